@@ -1,0 +1,671 @@
+"""Ask a model every BEAM question about its chat and append the answers to a JSONL file.
+
+In:   data/beam_<tag>_chats.jsonl.gz and data/beam_<tag>_questions.jsonl (prepare_data.py makes them; `sample` is here)
+Out:  answers.jsonl, one line a question, written when it is answered; answers.run.json, the settings of the run
+
+Start it again after any stop: finished questions are skipped, nothing is paid twice. Exit code 0: all selected questions
+are in the file; 1: stopped early; 2: bad usage or input; 130/143: SIGINT/SIGTERM.
+
+  python beam_generate.py --tag 1m --base-url http://localhost:8000/v1 --model my-model --api-key none
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from beam_common import (
+    ABILITIES,
+    DATA_DIR,
+    Parser,
+    QuestionKey,
+    UsageError,
+    api_key,
+    beside,
+    bind_settings,
+    comma_list,
+    command,
+    header,
+    json_object,
+    key_of,
+    load_sidecar,
+    name_of,
+    non_negative_float,
+    non_negative_int,
+    normalise_base_url,
+    now_text,
+    package_versions,
+    plural,
+    positive_float,
+    positive_int,
+    probability,
+    save_sidecar,
+    say,
+    sha256_of_file,
+    shown_url,
+)
+from beam_log import ANSWER, QUESTION, RowLog, problem_of, read_lines
+
+if TYPE_CHECKING:
+    import argparse
+
+    from beam_chats import ChatsFile, Prompt, PromptBuilder, TokenCounter
+    from beam_endpoint import Failure, Reply
+    from beam_run import Ended, Group, Job
+
+# The wording of BEAM's own answer generation, blank at the end of the first line included.
+FINAL_MESSAGE = "NOTE: Only provide the answer without any explanations. \nQuestion: {question}"
+DEFAULT_TOKENIZER = "Kimi-K2.6"
+MOST_SHRINKS = 5  # of one question's prompt
+SILENT_CUT = 0.5  # a prompt reported with less than this share of our count was probably cut by the server
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Pure rules.
+
+
+def final_message(question: str) -> dict[str, str]:
+    """The one message that follows the chat's own."""
+    return {"role": "user", "content": FINAL_MESSAGE.replace("{question}", question)}
+
+
+def content_budget(max_context: int, max_tokens: int, reserve: int) -> int:
+    """Tokens left for the chat's contents."""
+    return max_context - max_tokens - reserve
+
+
+def select(
+    questions: Sequence[dict[str, Any]],
+    types: Sequence[str] = (),
+    chats: Sequence[str] = (),
+    shard: tuple[int, int] = (1, 1),
+    limit: int = 0,
+) -> list[dict[str, Any]]:
+    """The questions of this run in the order of the file: by ability, by chat, then every N-th chat, then the first ones.
+
+    Chats are dealt to shards round-robin as they first occur, whole, so that N shards together are the unsharded set.
+    """
+    in_chats = [q for q in questions if not chats or str(q["chat_id"]) in chats]
+    dealt = {chat: n for n, chat in enumerate(dict.fromkeys(str(q["chat_id"]) for q in in_chats))}
+    part, parts = shard
+    chosen = [
+        q
+        for q in in_chats
+        if dealt[str(q["chat_id"])] % parts == part - 1 and (not types or q["question_type"] in types)
+    ]
+    return chosen[:limit] if limit else chosen
+
+
+def answer_row(question: dict[str, Any], outcome: Reply | Failure) -> dict[str, Any]:
+    """The line of an answered or failed question."""
+    row = {name: question[name] for name in ("chat_id", "question_type", "question_index", "question")}
+    row |= {"gold_answer": question["gold_answer"], "rubric": question["rubric"]}
+    failed = hasattr(outcome, "kind")
+    row["response"] = "" if failed else outcome.text  # type: ignore[union-attr]
+    for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
+        row[name] = None if failed else getattr(outcome, name)
+    row["error"] = outcome.text if failed else None
+    return row
+
+
+@dataclass
+class Tally:
+    """What the screen shows: tokens of this run, questions of the file."""
+
+    total: int  # selected questions
+    answered: int = 0
+    empty: int = 0
+    empty_cut: int = 0  # of the empty ones, ended by the length limit
+    failed: int = 0
+    replies: int = 0
+    tokens: Counter[str] = field(default_factory=Counter)  # prompt, completion, cached, prompt_of_cached
+    unknown: Counter[str] = field(default_factory=Counter)  # replies that did not report a count
+
+    def add_row(self, row: dict[str, Any]) -> None:
+        if row.get("error") is not None:
+            self.failed += 1
+            return
+        self.answered += 1
+        if not (row.get("response") or "").strip():
+            self.empty += 1
+            self.empty_cut += row.get("finish_reason") == "length"
+
+    def add_reply(self, reply: Reply) -> None:
+        self.replies += 1
+        for name, count in (("prompt", reply.prompt_tokens), ("completion", reply.completion_tokens)):
+            if count is None:
+                self.unknown[name] += 1
+            else:
+                self.tokens[name] += count
+        if reply.cached_tokens is not None:
+            self.tokens["cached"] += reply.cached_tokens
+            self.tokens["prompt_of_cached"] += reply.prompt_tokens or 0
+
+    def cached_share(self) -> str:
+        of = self.tokens["prompt_of_cached"]
+        return f"{self.tokens['cached'] / of:.1%}" if of else "not reported"
+
+    def status(self) -> str:
+        return (
+            f"{self.failed:,} failed, {self.empty:,} empty, {self.tokens['prompt']:,} tokens in, cached {self.cached_share()}"
+        )
+
+    def lines(self) -> list[str]:
+        """The closing statement."""
+        cut = f" ({self.empty_cut:,} at the length limit)" if self.empty_cut else ""
+        lines = [f"answered: {self.answered:,} of {self.total:,} selected", f"  of them empty: {self.empty:,}{cut}"]
+        lines.append(f"failed: {self.failed:,}")
+        for name in ("prompt", "completion"):
+            unknown = f" (unknown for {self.unknown[name]:,})" if self.unknown[name] else ""
+            lines.append(f"{name} tokens of this run: {self.tokens[name]:,}{unknown}")
+        lines.append(f"cached share of the prompt tokens: {self.cached_share()}")
+        return lines
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Reading the data.
+
+
+def data_files(tag: str, chats: str | None, questions: str | None) -> tuple[Path, Path]:
+    """The chats and questions file of a tag or of the flags that name others; UsageError where one is missing."""
+    files = (
+        Path(chats) if chats else DATA_DIR / f"beam_{tag}_chats.jsonl.gz",
+        Path(questions) if questions else DATA_DIR / f"beam_{tag}_questions.jsonl",
+    )
+    for path, flag in zip(files, ("--chats-file", "--questions-file"), strict=True):
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; {flag} takes a file")
+        if not path.exists():
+            given = chats if flag == "--chats-file" else questions
+            make = f"make it with: python prepare_data.py --tag {tag}"
+            way = f"check {flag}" if given else f"{make} (or try the sample that is here: --tag sample)"
+            raise UsageError(f"no data: {path} does not exist; {way}")
+    return files
+
+
+def read_questions(path: Path) -> list[dict[str, Any]]:
+    """The questions of a file; raises UsageError naming the line of what is none, or of a question that stands twice."""
+    questions: dict[QuestionKey, dict[str, Any]] = {}
+    for line in read_lines(path, QUESTION):
+        if line.row is None:
+            raise UsageError(f"{path} line {line.number}: not a question ({line.problem}); make the file anew")
+        if problem := problem_of(line.row, QUESTION):
+            raise UsageError(f"{path} line {line.number}: {problem}")
+        key = key_of(line.row)
+        if key in questions:
+            raise UsageError(f"{path} line {line.number}: {name_of(line.row)} stands twice; keep one")
+        questions[key] = line.row
+    if not questions:
+        raise UsageError(f"{path} holds no questions; make it anew with prepare_data.py")
+    return list(questions.values())
+
+
+def selected_questions(args: argparse.Namespace, path: Path) -> list[dict[str, Any]]:
+    questions = read_questions(path)
+    unknown = [name for name in args.question_types if name not in {q["question_type"] for q in questions}]
+    if unknown:
+        raise UsageError(f"--question-types {', '.join(unknown)}: not in {path}; the abilities are {', '.join(ABILITIES)}")
+    known = {str(q["chat_id"]) for q in questions}
+    if strangers := [chat for chat in args.chats if chat not in known]:
+        raise UsageError(f"--chats {', '.join(strangers)}: not in {path}, which has {_some(known)}")
+    return select(questions, args.question_types, args.chats, args.shard, args.limit)
+
+
+def _some(ids: Iterable[str]) -> str:
+    ordered = sorted(ids, key=lambda i: (len(i), i))
+    return f"chats {', '.join(ordered[:12])}" + (f" … {ordered[-1]}" if len(ordered) > 12 else "")
+
+
+def check_chats(chats: ChatsFile, questions: Sequence[dict[str, Any]], path: Path) -> None:
+    for question in questions:
+        if str(question["chat_id"]) not in chats.places:
+            raise UsageError(
+                f"{path}: {name_of(question)} is about a chat that is not in {chats.path}; the two files must be of one pair"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Dry run.
+
+
+def dry_run(questions: Sequence[dict[str, Any]], builder: PromptBuilder, budget: int | None) -> list[str]:
+    """Statistics of the prompts that a run would send."""
+    asked = Counter(str(q["chat_id"]) for q in questions)
+    lines = [f"{'chat':>8} {'questions':>9} {'messages':>8} {'left out':>8} {'characters':>11} {'tokens':>11} {'sent':>11}"]
+    total, distinct, bound, characters, messages, dropped = 0, 0, False, 0, 0, 0
+    for chat_id, n in asked.items():
+        prompt = builder.build(chat_id)
+        size = prompt.kept_bytes if prompt.kept_tokens is None else prompt.kept_tokens
+        mark = "≤ " if prompt.kept_tokens is None else ""
+        tokens = "-" if prompt.tokens is None else f"{prompt.tokens:,}"
+        lines.append(
+            f"{chat_id:>8} {n:>9,} {prompt.messages:>8,} {prompt.first:>8,} {prompt.characters:>11,} {tokens:>11} "
+            f"{mark + format(size, ','):>11}"
+        )
+        total, distinct, bound = total + n * size, distinct + size, bound or prompt.kept_tokens is None
+        characters, messages, dropped = characters + prompt.characters, messages + prompt.messages, dropped + prompt.first
+    at_most = "at most " if bound else ""
+    budget_text = "never truncated" if budget is None else f"budget {budget:,} tokens a chat"
+    lines += [
+        "",
+        f"{plural(len(asked), 'chat')}, {plural(len(questions), 'question')}, {plural(messages, 'message')} "
+        f"({dropped:,} left out), {characters:,} characters; {budget_text}",
+        f"prompt tokens in all (without the questions themselves): {at_most}{total:,}",
+        f"prompt tokens in distinct prefixes, each paid in full once: {at_most}{distinct:,}",
+    ]
+    if bound:
+        lines.append("where tokens show -, a chat fits the budget by its length alone and was not counted: one byte holds one token at most")
+    return lines
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The run.
+
+
+@dataclass(eq=False)
+class Chat:
+    """A chat in progress; its prompt is held only while requests need it."""
+
+    chat_id: str
+    prompt: Prompt | None = None
+    loading: Any = None  # a future while the prompt is being built
+    warned: bool = False
+
+
+class Generation:
+    """Asks the open questions of a run and saves their answers."""
+
+    def __init__(self, args: argparse.Namespace, builder: PromptBuilder, log: RowLog, tally: Tally) -> None:
+        from beam_run import GroupCommit
+
+        self.args, self.builder, self.log, self.tally = args, builder, log, tally
+        self.saver: GroupCommit[dict[str, Any]] = GroupCommit(log.append)
+        self.settings = body_settings(args)
+        self.think_warned = False
+
+    async def go(self, questions: Sequence[dict[str, Any]], done: int, key: str) -> Ended:
+        from concurrent.futures import ThreadPoolExecutor
+
+        from beam_endpoint import Endpoint, Flags
+        from beam_run import WAITS, Group, Limits, Order, Progress, Run
+
+        args = self.args
+        by_chat: dict[str, list[dict[str, Any]]] = {}
+        for question in questions:
+            by_chat.setdefault(str(question["chat_id"]), []).append(question)
+        groups = (Group.of(Chat(chat_id), asked) for chat_id, asked in by_chat.items())
+        self.run = Run(
+            Order(groups, args.open_chats, opener_first=True, cache_life=WAITS.cache_life),
+            Limits(args.concurrency, args.max_retries, args.stop_after_failures),
+            self._attempt,
+            self._settle,
+            lambda job, failed: failed,
+            lambda: self.progress.tick(),
+        )
+        self.worker = ThreadPoolExecutor(1, "chats")
+        self.endpoint = Endpoint(
+            args.base_url,
+            key,
+            timeout=args.timeout,
+            connections=args.concurrency,
+            headers=dict(args.header),
+            flags=Flags(),
+        )
+        self.progress = Progress(self.tally.total, done, "question", self.tally.status)
+        try:
+            return await self.run.go()
+        finally:
+            self.progress.close()
+            await self.endpoint.close()
+            self.worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _prompt(self, group: Group) -> Prompt:
+        import asyncio
+
+        chat: Chat = group.item
+        while chat.prompt is None:
+            if chat.loading is None:
+                loop = asyncio.get_running_loop()
+                chat.loading = loop.run_in_executor(self.worker, self.builder.build, chat.chat_id)
+            loading = chat.loading
+            try:
+                chat.prompt = await asyncio.shield(loading)
+            finally:
+                if chat.loading is loading and loading.done():
+                    chat.loading = None
+            if not gc.get_freeze_count():
+                gc.freeze()  # the vocabulary is loaded by now and stays: collections need not walk it again
+        return chat.prompt
+
+    async def _attempt(self, job: Job) -> Reply | Failure:
+        from beam_endpoint import encode_body, encode_json
+
+        group, question = job.group, job.item
+        last = encode_json(final_message(question["question"]))
+        try:
+            for tried in range(MOST_SHRINKS + 1):
+                prompt = await self._prompt(group)
+                body = encode_body(encode_json(self.settings), prompt.pieces, last)
+                outcome = await self.endpoint.ask(body, lambda: self.run.touch(group))
+                if getattr(outcome, "kind", "") != "overflow" or self.args.on_overflow == "record":
+                    break
+                if tried == MOST_SHRINKS or not self.builder.shrink(prompt, outcome.over):  # type: ignore[union-attr]
+                    break
+                if group.item.prompt is prompt:
+                    group.item.prompt = None
+            self._look_for_silent_cut(group.item, prompt, outcome)
+            return outcome
+        finally:
+            if not group.fresh and group.flying == 1:  # nobody else needs the prompt now
+                group.item.prompt = None
+
+    def _look_for_silent_cut(self, chat: Chat, prompt: Prompt, outcome: Reply | Failure) -> None:
+        reported = getattr(outcome, "prompt_tokens", None)
+        if reported is None or not prompt.kept_tokens or chat.warned or reported >= SILENT_CUT * prompt.kept_tokens:
+            return
+        chat.warned = True
+        say(
+            f"warning: chat {chat.chat_id}: the endpoint reports {reported:,} prompt tokens where {prompt.kept_tokens:,} were "
+            "sent by our count: it may cut long prompts silently, so that its answers are about another chat; lower "
+            "--max-context-tokens to what it really takes"
+        )
+
+    async def _settle(self, job: Job, outcome: Reply | Failure) -> bool:
+        row = answer_row(job.item, outcome)
+        await self.saver.save(row)
+        if row["error"] is not None:
+            say(f"{name_of(row)}: recorded without an answer: {row['error']}")
+        else:
+            self.tally.add_reply(outcome)  # type: ignore[arg-type]
+            if "<think>" in row["response"] and not self.think_warned:
+                self.think_warned = True
+                say(
+                    f"warning: {name_of(row)}: the answer holds a <think> block; answers are stored and judged as received: "
+                    "start the server with a reasoning parser if it should not be there"
+                )
+        self.tally.add_row(row)
+        self.progress.step()
+        return True
+
+
+def body_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The request's parameters: everything but the messages."""
+    from beam_endpoint import parameters
+
+    settings: dict[str, Any] = {"model": args.model, "temperature": args.temperature, "top_p": args.top_p}
+    settings["max_tokens"] = args.max_tokens
+    if args.stream:
+        settings |= {"stream": True, "stream_options": {"include_usage": True}}
+    return parameters(settings, args.thinking_json)
+
+
+def sidecar(args: argparse.Namespace, chats: ChatsFile, questions: Path, tokenizer: str, selected: int) -> dict[str, Any]:
+    """The settings of a run for the record. What is under `settings` and `data` binds a later resume."""
+    return {
+        "program": "beam_generate.py",
+        "started": [now_text()],
+        "settings": {
+            "model": args.model,
+            "base_url": shown_url(args.base_url),
+            "temperature": args.temperature,
+            "top_p": args.top_p,
+            "max_tokens": args.max_tokens,
+            "extra_body": args.thinking_json,
+            "tokenizer": tokenizer,
+            "max_context_tokens": args.max_context_tokens,
+            "reserve_tokens": args.reserve_tokens,
+        },
+        "data": {"chats_sha256": chats.sha256, "questions_sha256": sha256_of_file(questions)},
+        "selected": selected,
+        "run": {
+            "tag": args.tag,
+            "stream": args.stream,
+            "concurrency": args.concurrency,
+            "open_chats": args.open_chats,
+            "max_retries": args.max_retries,
+            "timeout": args.timeout,
+            "on_overflow": args.on_overflow,
+            "limit": args.limit,
+            "shard": "/".join(map(str, args.shard)),
+            "question_types": args.question_types,
+            "chats": args.chats,
+            "header_names": [name for name, _ in args.header],
+        },
+        "versions": package_versions(["openai", "httpx2", "tiktoken", "transformers"]),
+    }
+
+
+def generate(
+    args: argparse.Namespace,
+    questions: list[dict[str, Any]],
+    chats: ChatsFile,
+    questions_file: Path,
+    builder: PromptBuilder,
+    tokenizer: str,
+    key: str,
+) -> int:
+    """Ask what the output does not hold yet; the exit code."""
+    import asyncio
+
+    keys = {key_of(q) for q in questions}
+    with RowLog(args.output, ANSWER, essence) as log:
+        recorded = dict(log.rows)
+        left = [q for q in questions if not _finished(recorded.get(key_of(q)), args.retry_errors)]
+        builder.check(dict.fromkeys(str(q["chat_id"]) for q in left))
+        place = beside(args.output, ".run.json")
+        content = sidecar(args, chats, questions_file, tokenizer, len(keys))
+        if log.regular:
+            binding = any(row["error"] is None for row in recorded.values())
+            earlier = load_sidecar(place) if binding else None
+            if earlier:
+                content["selected"] = max(int(earlier.get("selected") or 0), len(keys | recorded.keys()))
+                builder.shrunk.update(earlier.get("shrunk", {}))
+            bind_settings(place, content, binding=binding, allow_mixed=args.allow_mixed, output=args.output)
+        tally = Tally(len(keys))
+        for found in keys & recorded.keys():
+            if _finished(recorded[found], args.retry_errors):
+                tally.add_row(recorded[found])
+        done = len(questions) - len(left)
+        if done:
+            say(f"{args.output}: {plural(done, 'question')} of the selection done already, {len(left):,} to go")
+        ended = None
+        if left:
+            ended = asyncio.run(Generation(args, builder, log, tally).go(left, done, key))
+        if builder.shrunk and log.regular:
+            save_sidecar(place, {**(load_sidecar(place) or content), "shrunk": builder.shrunk})
+        if args.retry_errors and log.regular:
+            log.compact()
+    return closing(args, tally, ended)
+
+
+def closing(args: argparse.Namespace, tally: Tally, ended: Ended | None) -> int:
+    """Say how the run ended, what is done and left, and how to go on; the exit code."""
+    missing = tally.total - tally.answered - tally.failed
+    for line in tally.lines():
+        print(line)
+    if ended and ended.reason:
+        say(f"stopped: {ended.reason}")
+    if missing:
+        say(f"{plural(tally.answered + tally.failed, 'question')} done, {missing:,} left; start the same command again to go on")
+        return ended.code if ended and ended.code else 1
+    if tally.failed:
+        say(
+            f"{plural(tally.failed, 'question')} recorded with an error; each scores 0 unless --retry-errors asks again and gets "
+            f"an answer: {args.output}"
+        )
+    return ended.code if ended and ended.code > 1 else 0
+
+
+def essence(row: dict[str, Any]) -> dict[str, Any]:
+    """What a resume needs of a row, so that long answers are not held in memory."""
+    blank = not (row.get("response") or "").strip()
+    names = ("chat_id", "question_type", "question_index", "finish_reason")
+    return {name: row.get(name) for name in names} | {"error": row.get("error"), "response": "" if blank else "…"}
+
+
+def _finished(row: dict[str, Any] | None, retry_errors: bool) -> bool:
+    return row is not None and not (retry_errors and row["error"] is not None)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Command line.
+
+
+def shard(text: str) -> tuple[int, int]:
+    import argparse
+
+    part, slash, parts = text.partition("/")
+    if not (slash and part.isascii() and part.isdigit() and parts.isascii() and parts.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form I/N, such as 1/4")
+    if not 1 <= int(part) <= int(parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: the part must be from 1 to {parts}")
+    return int(part), int(parts)
+
+
+def parser() -> Parser:
+    p = Parser(__doc__, prog="beam_generate.py", epilog="More in README.md.")
+    add = p.add_argument
+    add("--model", help="model name served by the endpoint (required)")
+    add("--base-url", help="OpenAI-compatible base URL, such as http://localhost:8000/v1 (required)")
+    add("--api-key", help="API key (default: environment variable BEAM_API_KEY)")
+    add("--output", default="answers.jsonl", help="where answers are appended (default: %(default)s)")
+    add("--temperature", type=non_negative_float, default=1.0, help="sampling temperature (default: %(default)s)")
+    add("--top-p", type=probability, default=0.95, help="nucleus sampling (default: %(default)s)")
+    add("--max-tokens", type=positive_int, default=32768, help="most output tokens (default: %(default)s)")
+    add(
+        "--thinking-json",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="object merged into the request body; its keys win, a null takes a key out (default: empty)",
+    )
+    add(
+        "--tokenizer",
+        default=DEFAULT_TOKENIZER,
+        help="for truncation: Hugging Face id or local path; empty: never truncate (default: bundled %(default)s)",
+    )
+    add(
+        "--max-context-tokens",
+        type=positive_int,
+        default=1048576,
+        metavar="N",
+        help="content budget = this - max-tokens - reserve (default: %(default)s)",
+    )
+    add(
+        "--reserve-tokens",
+        type=non_negative_int,
+        default=5000,
+        metavar="N",
+        help="room for the chat template and the question (default: %(default)s)",
+    )
+    add("--concurrency", type=positive_int, default=16, metavar="N", help="requests in flight (default: %(default)s)")
+    add(
+        "--max-retries",
+        type=positive_int,
+        default=8,
+        metavar="N",
+        help="attempts in all for one question before an empty answer is recorded (default: %(default)s)",
+    )
+    add("--limit", type=non_negative_int, default=0, metavar="N", help="only the first N questions of the selection (default: all)")
+    add("--header", type=header, action="append", default=[], metavar="K=V", help="further request header; repeatable")
+    add("--dry-run", action="store_true", help="build the prompts and print their statistics; nothing is sent or written")
+    add("--tag", default="1m", help="which pair of files under data/ (default: %(default)s)")
+    add("--chats-file", metavar="FILE", help="another chats file (default: from the tag)")
+    add("--questions-file", metavar="FILE", help="another questions file (default: from the tag)")
+    add("--question-types", type=comma_list, default=[], metavar="A,B", help="only these abilities (default: all)")
+    add("--chats", type=comma_list, default=[], metavar="1,2", help="only these chats (default: all)")
+    add("--shard", type=shard, default=(1, 1), metavar="I/N", help="part I (from 1) of N, whole chats (default: all)")
+    add(
+        "--timeout",
+        type=positive_float,
+        default=3600,
+        metavar="S",
+        help="longest silence of the endpoint in seconds; an attempt is cut at three times that (default: %(default)s)",
+    )
+    add("--stream", action="store_true", default=True, help="ask for a streamed reply (the default)")
+    add("--no-stream", dest="stream", action="store_false", help="ask for a reply in one piece")
+    add(
+        "--open-chats",
+        type=positive_int,
+        default=2,
+        metavar="N",
+        help="how many chats may be in progress at once (default: %(default)s)",
+    )
+    add("--retry-errors", action="store_true", help="ask again the questions recorded with an error")
+    add("--allow-mixed", action="store_true", help="resume a file made with other settings")
+    add(
+        "--on-overflow",
+        choices=("record", "shrink"),
+        default="record",
+        help="when the endpoint calls a prompt too long: record the error, or shrink: drop more of the oldest history and "
+        "ask again (default: %(default)s)",
+    )
+    add(
+        "--stop-after-failures",
+        type=non_negative_int,
+        default=10,
+        metavar="N",
+        help="stop when the first N finished questions of a run have all failed; 0: never (default: %(default)s)",
+    )
+    add("--trust-remote-code", action="store_true", help="let the tokenizer's loader run code of its repository")
+    return p
+
+
+def token_counter(args: argparse.Namespace) -> TokenCounter | None:
+    if not args.tokenizer:
+        return None
+    from beam_tokenizer import load_counter
+
+    return load_counter(args.tokenizer, args.trust_remote_code)
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    if "messages" in args.thinking_json:
+        raise UsageError("--thinking-json must not hold `messages`: they are the benchmark's")
+    key = ""
+    if not args.dry_run:
+        for flag in ("model", "base_url"):
+            if not getattr(args, flag):
+                raise UsageError(f"--{flag.replace('_', '-')} is required (or --dry-run; see beam_generate.py --help)")
+        args.base_url = normalise_base_url(args.base_url, "--base-url")
+        key = api_key(args.api_key, "BEAM_API_KEY", "--api-key")
+    chats_file, questions_file = data_files(args.tag, args.chats_file, args.questions_file)
+    budget = content_budget(args.max_context_tokens, args.max_tokens, args.reserve_tokens) if args.tokenizer else None
+    if budget is not None and budget <= 0:
+        raise UsageError(
+            f"no room for the chat: --max-context-tokens {args.max_context_tokens:,} - --max-tokens {args.max_tokens:,} - "
+            f"--reserve-tokens {args.reserve_tokens:,} is {budget:,}; raise the first or lower the others"
+        )
+    questions = selected_questions(args, questions_file)
+    if not questions:
+        if args.shard[1] > 1:
+            say(f"--shard {args.shard[0]}/{args.shard[1]} is empty: there are fewer chats than parts; nothing to do")
+            return 0
+        raise UsageError("no question is selected; loosen --question-types, --chats or --limit")
+
+    from beam_chats import ChatsFile, PromptBuilder
+
+    counter = token_counter(args)
+    chats = ChatsFile(chats_file)
+    check_chats(chats, questions, questions_file)
+    builder = PromptBuilder(chats, counter, budget)
+    if args.dry_run:
+        builder.check(dict.fromkeys(str(q["chat_id"]) for q in questions))
+        print("\n".join(dry_run(questions, builder, budget)))
+        return 0
+    return generate(args, questions, chats, questions_file, builder, counter.name if counter else "", key)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code) if code >= 128 else sys.exit(code)  # after a signal nothing may hold up the end, no thread either

@@ -1,0 +1,323 @@
+"""All that is known about JSONL files: reading, appending rows durably, repairing a torn end, locking, compacting.
+
+A file is UTF-8, one JSON object a line, and only "\\n" ends a line: U+2028 or U+0085 inside a text do not. Reading
+accepts what other tools leave behind (a byte order mark, CRLF, gzip); writing gives exactly one complete line for each row.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import json
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, TracebackType
+from typing import Any, BinaryIO, Self
+
+from beam_common import QuestionKey, StoppedEarly, UsageError, key_of, one_line, plural, say, write_whole
+
+# What a row must hold to be one of ours: names and types. Further keys are allowed.
+Wanted = Mapping[str, tuple[type, ...]]
+IDENTITY: Wanted = {"chat_id": (str, int), "question_type": (str,), "question_index": (int,)}
+QUESTION: Wanted = {**IDENTITY, "question": (str,), "gold_answer": (str,), "rubric": (list,)}
+ANSWER: Wanted = {**IDENTITY, "question": (str,), "rubric": (list,), "response": (str, NoneType)}
+SCORE: Wanted = {**IDENTITY, "score": (int, float)}
+DETAIL: Wanted = {**IDENTITY, "response_sha256": (str,), "verdicts": (list,)}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file: its number from 1, its offset and bytes (line end included), and its row or what is wrong."""
+
+    number: int
+    start: int
+    raw: bytes
+    row: dict[str, Any] | None
+    problem: str | None
+
+
+def encode_row(row: Mapping[str, Any]) -> bytes:
+    """One complete line. Non-ASCII text is written as itself, lone surrogates as JSON escapes: always valid UTF-8."""
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def problem_of(row: object, wanted: Wanted) -> str | None:
+    """What keeps `row` from being one of the wanted kind; None when it is one."""
+    if not isinstance(row, dict):
+        return "not a JSON object"
+    for name, types in wanted.items():
+        value = row.get(name)
+        if name not in row and NoneType not in types:
+            return f"no {name!r}"
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            return f"{name!r} is {json.dumps(value, default=str)[:40]}"
+        if name == "score" and not 0 <= value <= 1:
+            return f"{name!r} is {value}, not from 0 to 1"
+        if isinstance(value, list) and name == "rubric" and not all(isinstance(item, str) for item in value):
+            return f"{name!r} holds something that is no text"
+    return None
+
+
+def parse_line(number: int, start: int, raw: bytes, wanted: Wanted) -> Line | None:
+    """The line as a row of the wanted kind or with its problem; None for a blank line."""
+    content = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+    content = content.strip(b" \t\r\n")
+    if not content:
+        return None
+    try:
+        row = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        return Line(number, start, raw, None, one_line(str(error), 100))
+    problem = problem_of(row, wanted)
+    return Line(number, start, raw, row if problem is None else None, problem)
+
+
+def open_maybe_gzip(path: str | Path) -> BinaryIO:
+    """The file's bytes, unpacked if it is a gzip file whatever its name."""
+    file = open(path, "rb")
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return gzip.open(file) if packed else file  # type: ignore[return-value]
+
+
+def read_lines(path: str | Path, wanted: Wanted) -> Iterator[Line]:
+    """Every line of a file that is not blank. Raises UsageError where the file cannot be read to its end."""
+    try:
+        with open_maybe_gzip(path) as file:
+            start = 0
+            for number, raw in enumerate(file, 1):
+                line = parse_line(number, start, raw, wanted)
+                start += len(raw)
+                if line:
+                    yield line
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{path}: damaged gzip file ({one_line(str(error), 80)}); make or copy it anew") from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+
+
+def read_rows(path: str | Path, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    """The rows of a file; a line that is none is reported with its number and left out."""
+    for line in read_lines(path, wanted):
+        if line.row is None:
+            say(f"warning: {path} line {line.number}: {line.problem}; left out")
+        else:
+            yield line.row
+
+
+def counts_over(row: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> bool:
+    """Whether a later row of a question replaces an earlier one: the last without an error counts, else the last."""
+    return earlier is None or row.get("error") is None or earlier.get("error") is not None
+
+
+class RowLog:
+    """A JSONL file that one process appends to, one row a question; a context manager.
+
+    On entry the file is locked (by the kernel, so the lock dies with its holder), a torn last line is moved to
+    `<path>.damaged`, and `rows` holds of each question the row that counts. Something that is no regular file (a pipe,
+    /dev/full) is only written to. Raises UsageError when the file is locked, foreign or cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        wanted: Wanted,
+        essence: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
+    ) -> None:
+        self.path = Path(path)
+        self.wanted = wanted
+        self._essence = essence
+        self.rows: dict[QuestionKey, dict[str, Any]] = {}  # of each question the row that counts, as `essence` leaves it
+        self._line_of: dict[QuestionKey, int] = {}  # the offset of that row's line
+        self._superseded = False
+        self._fd = -1
+        self._size = 0
+        self.regular = True
+        self._created = False
+
+    def __enter__(self) -> Self:
+        self._open()
+        try:
+            if self.regular:
+                self._read()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._close()
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write each row as one complete line, then flush to the disk: afterwards they count.
+
+        Raises StoppedEarly when the disk takes no more; what was there before is then unharmed.
+        """
+        start = self._size
+        try:
+            for row in rows:
+                line = encode_row(row)
+                self._write(line)
+                self._note(dict(row), self._size)
+                self._size += len(line)
+            if self.regular:
+                os.fsync(self._fd)
+        except OSError as error:
+            if self.regular:
+                os.ftruncate(self._fd, start)
+            raise StoppedEarly(f"{self.path} cannot be written: {error.strerror}; make room, then start again") from error
+
+    def compact(self) -> None:
+        """Leave one line a question: the one that counts. Damaged lines stay; the new file takes the old one's place at once."""
+        if not self._superseded:
+            return
+        counting = set(self._line_of.values())
+        held = -1
+
+        def write(file: BinaryIO) -> None:
+            nonlocal held
+            held = os.dup(file.fileno())  # keeps the lock beyond the closing of `file`: there is no unlocked moment
+            self._flock(held)
+            for line in read_lines(self.path, self.wanted):
+                if line.row is None or line.start in counting:
+                    file.write(line.raw)
+
+        try:
+            write_whole(self.path, write)
+        except OSError as error:
+            if held >= 0:
+                os.close(held)
+            raise StoppedEarly(
+                f"{self.path} could not be cleared of replaced rows: {error.strerror}; nothing is lost, start again"
+            ) from error
+        os.close(self._fd)
+        self._fd = held
+        self._superseded = False
+        self._size = 0
+        for line in read_lines(self.path, self.wanted):
+            self._size = line.start + len(line.raw)
+            if line.row is not None:
+                self._line_of[key_of(line.row)] = line.start
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        try:
+            while True:
+                self._created = not self.path.exists()
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                status = os.fstat(self._fd)
+                self.regular = stat.S_ISREG(status.st_mode)
+                if not self.regular or self._lock():
+                    return
+                os.close(self._fd)
+        except OSError as error:
+            if error.errno == errno.EISDIR:
+                raise UsageError(f"--output {self.path} is a directory; name a file") from error
+            if error.errno == errno.ENOENT:
+                raise UsageError(f"--output {self.path}: the folder does not exist; create it first") from error
+            raise UsageError(f"--output {self.path} cannot be opened for writing: {error.strerror}") from error
+
+    def _lock(self) -> bool:
+        """Lock the open file; False when another one took its place meanwhile, so that it must be opened again."""
+        try:
+            self._flock(self._fd)
+        except BlockingIOError:
+            self._created = False
+            os.close(self._fd)
+            self._fd = -1
+            raise UsageError(
+                f"{self.path} is being written by another process; wait for it, stop it, or use another --output"
+            ) from None
+        try:
+            return os.stat(self.path).st_ino == os.fstat(self._fd).st_ino
+        except FileNotFoundError:
+            return False
+
+    def _flock(self, fd: int) -> None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            say(f"warning: {self.path}: no lock to be had here ({error.strerror}); do not start a second run on it")
+
+    def _read(self) -> None:
+        with open(self.path, "rb") as file:
+            if file.read(2) == b"\x1f\x8b":
+                raise UsageError(f"{self.path} is a gzip file, to which rows cannot be appended; unpack it first")
+        ours, damaged, last = 0, [], None
+        for line in read_lines(self.path, self.wanted):
+            if last is not None and last.row is None:
+                damaged.append(last)
+            last = line
+            if line.row is not None:
+                ours += 1
+                self._note(line.row, line.start)
+        self._size = os.fstat(self._fd).st_size
+        torn = last if last is not None and last.row is None else None
+        if not ours and (damaged or (torn and not _could_be_ours(torn.raw))):
+            raise UsageError(
+                f"{self.path} holds lines, but none of a run of this kind; it is left as it is: name another --output"
+            )
+        for line in damaged:
+            say(f"warning: {self.path} line {line.number} is damaged ({line.problem}); left as it is, its question is asked again")
+        if torn:
+            self._set_aside(torn)
+        elif last is not None and not last.raw.endswith(b"\n"):
+            self._write(b"\n")
+            self._size += 1
+
+    def _set_aside(self, torn: Line) -> None:
+        """Move the torn end of the file to `<path>.damaged`. Zero bytes after a whole row are such an end, too."""
+        whole = torn.raw.rstrip(b"\0")
+        line = parse_line(torn.number, torn.start, whole, self.wanted)
+        keep = len(whole) if line and line.row is not None else 0
+        place = Path(f"{self.path}.damaged")
+        with open(place, "ab") as file:
+            file.write(torn.raw[keep:].rstrip(b"\n") + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._size = torn.start + keep
+        os.ftruncate(self._fd, self._size)
+        say(f"warning: {self.path} line {torn.number} was torn; its {plural(len(torn.raw) - keep, 'byte')} moved to {place}")
+        if line and line.row is not None:
+            self._note(line.row, line.start)
+            self._write(b"\n")
+            self._size += 1
+
+    # -- keeping ------------------------------------------------------------------------------------------------
+
+    def _note(self, row: dict[str, Any], start: int) -> None:
+        key = key_of(row)
+        earlier = self.rows.get(key)
+        self._superseded |= earlier is not None
+        if counts_over(row, earlier):
+            self.rows[key] = self._essence(row)
+            self._line_of[key] = start
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def _close(self) -> None:
+        if self._fd < 0:
+            return
+        empty = self.regular and os.fstat(self._fd).st_size == 0
+        if empty and self._created:
+            self.path.unlink(missing_ok=True)  # a run that brought nothing leaves no file behind
+        os.close(self._fd)
+        self._fd = -1
+
+
+def _could_be_ours(raw: bytes) -> bool:
+    """Whether the only line of a file may be the torn beginning of a first row (or the zero bytes of a power loss)."""
+    beginning = b'{"chat_id": '
+    raw = raw.rstrip(b"\0")
+    return raw.startswith(beginning) or beginning.startswith(raw)

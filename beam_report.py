@@ -1,0 +1,357 @@
+"""Summary, comparison and plot from one or more scores.jsonl; no endpoint is needed.
+
+    python beam_report.py scores.jsonl [more.jsonl ...] [--format text|markdown|json] [--plot FILE]
+
+Prints the summary of each file and, with two or more, the difference of each to the first: paired by question,
+with its 95 % interval, and whether it is beyond noise. Intervals count chats, not questions, because the questions
+of a chat stand or fall together; with a single chat there is none. The overall difference is the result; those of
+single abilities are exploratory, and their p values are adjusted for their number (Holm).
+
+Beside each scores.jsonl its scores.details.jsonl gives the mean with half points kept and what was unreadable, and
+its scores.run.json the names of model and judge. Both may be missing: what is then unknown is shown as unknown.
+Damaged lines are named and left out; of several lines of one question the last counts.
+
+JSON keys, null where something is unknown:
+  version, level, runs, comparisons
+  run: name, file, n, selected, event_ordering, mixed_settings, settings, data, counts, overall, abilities
+  counts: unreadable, failed, empty, errors, unscorable, not_judged, without_details
+  overall and each ability of a run: n, chats, mean, standard_error, low, high, half_points
+  comparison: first, second, headline, notes, only_first, only_second, overall, abilities
+  overall and each ability of a comparison: n, chats, difference (second - first), standard_error, low, high, p,
+  p_holm (abilities), verdict (lower, higher, noise, or null without an interval)
+Bounds in JSON are the formula's own; text, markdown and plot end them where a score ends, at 0 and 1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import beam_plot
+from beam_common import VERSION, Parser, command, one_line, plural, say
+from beam_stats import LEVEL, Difference, Estimate, holm, paired_difference
+from beam_summary import (
+    Run,
+    bounds,
+    by_ability,
+    counts_lines,
+    interval,
+    load_run,
+    number,
+    print_lines,
+    shortened,
+    summary_lines,
+    summary_rows,
+    wrapped,
+)
+
+ALPHA = 1 - LEVEL
+# What must agree between two runs for their scores to be comparable: key in the settings, name for people.
+COMPARED = {
+    "judge_model": "judge",
+    "judge_base_url": "judge endpoint",
+    "judge_temperature": "judge temperature",
+    "judge_max_tokens": "judge max tokens",
+    "judge_reasoning_effort": "judge reasoning effort",
+    "judge_extra_body": "judge extra body",
+    "criterion_prompt_sha256": "criterion prompt",
+    "ordering_prompt_sha256": "ordering prompt",
+}
+VERDICTS = {"lower": "lower", "higher": "higher", "noise": "no difference beyond noise"}
+SHORT_VERDICTS = VERDICTS | {"noise": "within noise"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The second run against the first. `adjusted` holds Holm's p values of the abilities that have an interval."""
+
+    first: Run
+    second: Run
+    notes: list[str]
+    overall: Difference
+    abilities: Mapping[str, Difference]
+    adjusted: Mapping[str, float]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Comparisons.
+
+
+def compare(first: Run, second: Run) -> Comparison:
+    """The differences between two runs and what to know before reading them."""
+    overall = paired_difference(first.scores, second.scores)
+    one, other = by_ability(first.scores), by_ability(second.scores)
+    names = [*one, *(name for name in other if name not in one)]
+    abilities = {name: paired_difference(one.get(name, {}), other.get(name, {})) for name in names}
+    tested = {name: found.estimate.p for name, found in abilities.items() if found.estimate.p is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return Comparison(first, second, notes_on(first, second, overall), overall, abilities, adjusted)
+
+
+def notes_on(first: Run, second: Run, overall: Difference) -> list[str]:
+    """What makes the two runs hard to compare, one text each."""
+    one, other = comparable(first), comparable(second)
+    first_name, second_name = shortened(first.name, 40), shortened(second.name, 40)
+    notes = [
+        f"{name} differs: {_setting(one[name])} for {first_name}, {_setting(other[name])} for {second_name}"
+        for name in one
+        if name in other and one[name] != other[name]
+    ]
+    wanted = [*COMPARED.values(), "event_ordering", "questions file", "chats file"]
+    if unknown := [name for name in wanted if name not in one or name not in other]:
+        notes.append(f"not known of both runs, and possibly different: {', '.join(unknown)}")
+    for run, name in ((first, first_name), (second, second_name)):
+        if run.size.endswith("selected"):
+            notes.append(f"{name} is partial: {run.size}")
+        if run.mixed_settings:
+            notes.append(f"{name} was judged with settings that changed on the way")
+        if lost := (run.counts.unreadable or 0) + (run.counts.failed or 0):
+            notes.append(f"{name}: {plural(lost, 'verdict')} unreadable or failed, counted as 0")
+    if overall.only_first or overall.only_second:
+        notes.append(
+            f"left out: {plural(overall.only_first, 'question')} only in {first_name}, "
+            f"{overall.only_second:,} only in {second_name}"
+        )
+    return notes
+
+
+def comparable(run: Run) -> dict[str, Any]:
+    """What must agree with another run, by the names that people read; what is unknown is left out."""
+    known = {name: run.settings[key] for key, name in COMPARED.items() if key in run.settings}
+    if run.ordering != "unknown":
+        known["event_ordering"] = run.ordering
+    return known | {f"{part} file": ", ".join(digests) for part, digests in run.data.items()}
+
+
+def _setting(value: Any) -> str:
+    """A setting for people; of a digest its first 12 digits."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return one_line(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text), 60) or "none"
+
+
+def verdict_of(found: Difference, adjusted: float | None = None) -> str | None:
+    """`lower`, `higher` or `noise`; None without an interval. An adjusted p value, where given, has the last word."""
+    direction = found.estimate.direction
+    if direction is None:
+        return None
+    if direction == 0 or (adjusted is not None and adjusted >= ALPHA):
+        return "noise"
+    return "higher" if direction > 0 else "lower"
+
+
+def headline(comparison: Comparison) -> str:
+    """The overall verdict in words: `lower than FIRST by 0.021 (0.006 to 0.036)`."""
+    found, first = comparison.overall.estimate, shortened(comparison.first.name, 40)
+    if found.mean is None:
+        return f"no question in common with {first}"
+    verdict = verdict_of(comparison.overall)
+    if verdict == "noise":
+        return "no difference beyond noise"
+    if verdict is None or found.low is None or found.high is None:
+        return f"{number(found.mean, 3, sign=True)} against {first}; one chat in common: no interval, no verdict"
+    near, far = sorted((abs(found.low), abs(found.high)))
+    return f"{verdict} than {first} by {number(abs(found.mean), 3)} ({number(near, 3)} to {number(far, 3)})"
+
+
+def distinct_names(runs: Sequence[Run]) -> list[Run]:
+    """The runs, those of one model told apart by as much of their path as it takes."""
+    named = []
+    for place, run in enumerate(runs):
+        twins = [other.path for other in runs if other.name == run.name and other is not run]
+        name = run.name
+        if twins:
+            parts = run.path.parts
+            tails = (Path(*parts[-length:]) for length in range(1, len(parts) + 1))
+            tail = next((tail for tail in tails if not any(_ends_with(twin, tail) for twin in twins)), None)
+            file = one_line(str(tail), 100) if tail else f"{run.path.name}, no. {place + 1}"
+            name = f"{run.name} ({file})" if run.name != run.path.name else file
+        named.append(replace(run, name=name))
+    return named
+
+
+def _ends_with(path: Path, tail: Path) -> bool:
+    return path.parts[-len(tail.parts) :] == tail.parts
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Text.
+
+
+def comparison_rows(comparison: Comparison) -> list[tuple[str, Difference, float | None]]:
+    """Name, difference and adjusted p value of each row of a comparison, overall (whose p needs no adjusting) first."""
+    rows: list[tuple[str, Difference, float | None]] = [("overall", comparison.overall, None)]
+    return rows + [(name, found, comparison.adjusted.get(name)) for name, found in comparison.abilities.items()]
+
+
+def difference_interval(estimate: Estimate) -> str:
+    """The interval of a difference as text, `-0.036 to +0.006`; `-` without one."""
+    ends = bounds(estimate, lowest=-1)
+    return f"{number(ends[0], 3, sign=True)} to {number(ends[1], 3, sign=True)}" if ends else "-"
+
+
+def p_text(p: float | None) -> str:
+    return "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """A comparison for people, in lines of at most 80 columns."""
+    lines = [f"=== {shortened(comparison.second.name, 31)} against {shortened(comparison.first.name, 31)} ==="]
+    for note in comparison.notes:
+        lines += wrapped(f"note: {note}")
+    lines += wrapped(f"verdict: {headline(comparison)}")
+    lines += ["", f"{'':26}{'difference':>10}  {'95 % interval':<16}{'pairs':>6}{'p (Holm)':>10}"]
+    for name, found, adjusted in comparison_rows(comparison):
+        left = name if name == "overall" else f"  {one_line(name, 24)}"
+        estimate = found.estimate
+        cells = f"{number(estimate.mean, sign=True):>10}  {difference_interval(estimate):<16}{estimate.n:>6}"
+        if name == "overall":
+            lines += [f"{left:<26}{cells}", f"exploratory (p adjusted for {len(comparison.adjusted)} comparisons):"]
+        else:
+            words = SHORT_VERDICTS.get(verdict_of(found, adjusted) or "", "")
+            lines.append(f"{left:<26}{cells}{p_text(adjusted):>8}  {words}".rstrip())
+    return lines
+
+
+def text_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[str]:
+    lines: list[str] = []
+    for run in runs:
+        lines += [*summary_lines(run), ""]
+    for comparison in comparisons:
+        lines += [*comparison_lines(comparison), ""]
+    return lines[:-1]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Markdown and JSON.
+
+
+def _cell(text: str) -> str:
+    """A name fit for a Markdown table."""
+    return re.sub(r"([\\|*<>`\[\]])", r"\\\1", text)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table; the first and a last column `verdict` are text, the others are numbers."""
+    rule = [":--" if place == 0 or head == "verdict" else "--:" for place, head in enumerate(heads)]
+    return ["| " + " | ".join(cells) + " |" for cells in (heads, rule, *rows)]
+
+
+def markdown_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[str]:
+    """Tables to paste into a report: the scores of each run, then each difference to the first."""
+    lines: list[str] = []
+    for run in runs:
+        rows: list[tuple[str, ...]] = []
+        for row in summary_rows(run):
+            cells = (number(row.estimate.mean), interval(row.estimate), number(row.half_points), f"{row.estimate.n}")
+            rows.append((_bold(row.name), *cells))
+        ordering = "" if run.ordering == "unknown" else f", event_ordering: {run.ordering}"
+        lines += [f"### {_cell(run.name)} ({run.size})", "", f"Judge: {_cell(run.judge)}{ordering}.", ""]
+        lines += [*_table(("", "score", "95 % interval", "half points kept", "n"), rows), ""]
+        lines += [f"- {line}" for line in counts_lines(run)] + [""]
+    for comparison in comparisons:
+        second, first = _cell(comparison.second.name), _cell(comparison.first.name)
+        lines += [f"### {second} against {first}", ""]
+        if comparison.notes:
+            lines += [*(f"- {_cell(note)}" for note in comparison.notes), ""]
+        lines += [f"**Overall: {_cell(headline(comparison))}.**", ""]
+        rows = []
+        for name, found, adjusted in comparison_rows(comparison):
+            verdict = VERDICTS.get(verdict_of(found, adjusted) or "", "no interval")
+            estimate = found.estimate
+            ends = (number(estimate.mean, sign=True), difference_interval(estimate))
+            rows.append((_bold(name), *ends, f"{estimate.n}", p_text(adjusted), verdict))
+        lines += [*_table(("", "difference", "95 % interval", "pairs", "p (Holm)", "verdict"), rows), ""]
+        lines += ["Single abilities are exploratory; their p values are adjusted after Holm.", ""]
+    return lines[:-1]
+
+
+def _bold(name: str) -> str:
+    return "**overall**" if name == "overall" else _cell(name)
+
+
+def report_object(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """All that is known, as the help page lists it. Holds no NaN, whatever a sidecar held."""
+    found = {
+        "version": VERSION,
+        "level": LEVEL,
+        "runs": [_run_object(run) for run in runs],
+        "comparisons": [_comparison_object(comparison) for comparison in comparisons],
+    }
+    cleaned: dict[str, Any] = json.loads(json.dumps(found), parse_constant=lambda constant: None)
+    return cleaned
+
+
+def _run_object(run: Run) -> dict[str, Any]:
+    rows = []
+    for row in summary_rows(run):
+        rows.append((row.name, asdict(row.estimate) | {"half_points": row.half_points}))
+        del rows[-1][1]["p"]  # that a mean score is not 0 says nothing
+    return {
+        "name": run.name,
+        "file": str(run.path),
+        "n": len(run.scores),
+        "selected": run.selected,
+        "event_ordering": run.ordering,
+        "mixed_settings": run.mixed_settings,
+        "settings": run.settings,
+        "data": run.data,
+        "counts": asdict(run.counts),
+        "overall": rows[0][1],
+        "abilities": dict(rows[1:]),
+    }
+
+
+def _comparison_object(comparison: Comparison) -> dict[str, Any]:
+    rows = []
+    for name, found, adjusted in comparison_rows(comparison):
+        row = asdict(found.estimate)
+        row["difference"] = row.pop("mean")
+        rows.append((name, row | {"p_holm": adjusted, "verdict": verdict_of(found, adjusted)}))
+    del rows[0][1]["p_holm"]
+    return {
+        "first": comparison.first.name,
+        "second": comparison.second.name,
+        "headline": headline(comparison),
+        "notes": comparison.notes,
+        "only_first": comparison.overall.only_first,
+        "only_second": comparison.overall.only_second,
+        "overall": rows[0][1],
+        "abilities": dict(rows[1:]),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Command line.
+
+
+def parser() -> Parser:
+    flags = Parser(__doc__ or "")
+    flags.add_argument("scores", nargs="+", metavar="SCORES", help="a scores.jsonl; others are compared with the first")
+    flags.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="(default: %(default)s)")
+    flags.add_argument("--plot", metavar="FILE", help="write a plot, too: .png, .svg or .pdf; needs matplotlib")
+    return flags
+
+
+@command
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    if args.plot is not None:
+        beam_plot.check(args.plot)
+    runs = distinct_names([load_run(path) for path in args.scores])
+    comparisons = [compare(runs[0], run) for run in runs[1:]]
+    if args.format == "json":
+        print(json.dumps(report_object(runs, comparisons), indent=1, allow_nan=False))
+    else:
+        print_lines((text_lines if args.format == "text" else markdown_lines)(runs, comparisons))
+    if args.plot is not None:
+        beam_plot.write(args.plot, runs)
+        say(f"plot written to {args.plot}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

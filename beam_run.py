@@ -1,0 +1,511 @@
+"""Many requests at once: which goes next, when one is tried again, what an outage or a stop does to the rest.
+
+`Order` decides what goes next, without a clock or a network. `Run` acts: it keeps `concurrency` requests in flight, waits
+between attempts without occupying a place, honours the endpoint's waits for all requests, gives questions that an outage
+used up a second chance at the end, and stops in a state that can be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import random
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from beam_common import StoppedEarly, plural, say
+from beam_endpoint import Failure, Reply
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Seconds. `first` doubles from attempt to attempt up to `longest`; the others bound what an endpoint may ask for."""
+
+    first: float = 1.0
+    longest: float = 60.0
+    named_once: float = 300.0  # longest wait honoured at a time
+    named_total: float = 7200.0  # of rate limits that do not use up an attempt, for one question
+    cache_life: float = 240.0  # after so long without a reply a chat's prefix may have left the endpoint's cache
+
+
+WAITS = Waits()
+PROGRESS_SECONDS = 30.0  # between two plain progress lines
+
+
+def backoff(attempt: int, waits: Waits, chance: Callable[[], float] = random.random) -> float:
+    """Seconds before the next attempt when `attempt` (from 1) has failed: 1, 2, 4 … 60, of which up to a quarter is jitter."""
+    return float(min(waits.longest, waits.first * 2 ** min(attempt - 1, 30)) * (1 - 0.25 * chance()))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Order.
+
+
+@dataclass(eq=False)
+class Job:
+    """One request to be made: a question, or one call of the judge."""
+
+    group: Group
+    item: Any
+    attempts: int = 0  # used up
+    waited: float = 0.0  # seconds of waits that did not use up an attempt
+    last: Failure | None = None
+    second_chance: bool = False
+    successes_before: int = 0  # how many requests had succeeded when its attempts were used up
+
+
+@dataclass(eq=False)
+class Group:
+    """Jobs that share a prefix: the questions of a chat, or the calls about one answer."""
+
+    item: Any
+    fresh: deque[Job] = field(default_factory=deque)  # never sent
+    due: deque[Job] = field(default_factory=deque)  # to be sent again now
+    flying: int = 0
+    waiting: int = 0  # for their next attempt
+    last_piece: float | None = None  # when a reply last showed that the prefix is cached
+
+    @classmethod
+    def of(cls, item: Any, jobs: Iterable[Any]) -> Group:
+        group = cls(item)
+        group.fresh.extend(Job(group, job) for job in jobs)
+        return group
+
+    @property
+    def in_progress(self) -> bool:
+        """Opened, with a question not yet sent: what `--open-chats` counts."""
+        return bool(self.fresh)
+
+    @property
+    def over(self) -> bool:
+        return not (self.fresh or self.due or self.flying or self.waiting)
+
+
+class Order:
+    """Which request goes next.
+
+    A group is opened by one request; its others follow once the prefix is cached (`opener_first`), oldest group first.
+    A new group is opened only while fewer than `open_limit` are in progress. While an opener waits for its next attempt
+    the group's next job opens: nothing waits for a request that is not running.
+    """
+
+    def __init__(self, groups: Iterable[Group], open_limit: int, opener_first: bool, cache_life: float = 240.0) -> None:
+        self._groups: Iterator[Group] = iter(groups)
+        self._limit = open_limit
+        self._opener_first = opener_first
+        self._cache_life = cache_life
+        self._open: list[Group] = []
+        self._exhausted = False
+
+    def next(self, now: float, may_start: bool = True) -> Job | None:
+        """The job to send now; None when there is none. `may_start`: jobs that were never sent may be among them."""
+        self._open = [group for group in self._open if not group.over]
+        for group in self._open:
+            if self._opener_first and group.flying and not self._cached(group, now):
+                continue
+            if group.due:
+                return self._sent(group, group.due, now)
+            if group.fresh and may_start:
+                return self._sent(group, group.fresh, now)
+        if not may_start or sum(group.in_progress for group in self._open) >= self._limit:
+            return None
+        while (opened := next(self._groups, None)) is not None:
+            if opened.fresh:
+                self._open.append(opened)
+                return self._sent(opened, opened.fresh, now)
+        self._exhausted = True
+        return None
+
+    @property
+    def over(self) -> bool:
+        """No job is left to send; some may be in flight or waiting."""
+        return self._exhausted and not any(group.fresh or group.due for group in self._open)
+
+    def landed(self, job: Job) -> None:
+        """The job's request is over."""
+        job.group.flying -= 1
+
+    def again(self, job: Job) -> None:
+        """Put a job that was sent before back in line."""
+        job.group.due.append(job)
+        if job.group not in self._open:
+            self._open.append(job.group)
+
+    def reopen(self, jobs: Sequence[Job]) -> None:
+        """Jobs whose attempts were used up are new again, their groups opened one after the other as at first."""
+        for job in jobs:
+            job.group.fresh.append(job)
+            job.group.last_piece = None
+        self._open = [group for group in self._open if not group.fresh]
+        self._groups = iter(dict.fromkeys(job.group for job in jobs))
+        self._exhausted = False
+
+    def _cached(self, group: Group, now: float) -> bool:
+        if group.last_piece is None:
+            return False
+        return group.flying > 0 or now - group.last_piece < self._cache_life
+
+    def _sent(self, group: Group, queue: deque[Job], now: float) -> Job:
+        job = queue.popleft()
+        if not self._cached(group, now):
+            group.last_piece = None  # this job opens the group, for the first time or after a long pause
+        group.flying += 1
+        return job
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Saving rows from the event loop.
+
+Item = TypeVar("Item")
+
+
+class GroupCommit(Generic[Item]):
+    """Rows are saved in a thread, those that came meanwhile together; `save` returns when its row is durable."""
+
+    def __init__(self, commit: Callable[[list[Item]], None]) -> None:
+        self._commit = commit
+        self._pending: list[tuple[Item, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def save(self, item: Item) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.append((item, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        await future
+
+    async def _work(self) -> None:
+        while self._pending:
+            batch, self._pending = self._pending, []
+            try:
+                await asyncio.to_thread(self._commit, [item for item, _ in batch])
+            except StoppedEarly as error:
+                for _, future in batch:
+                    future.set_exception(error)
+            else:
+                for _, future in batch:
+                    future.set_result(None)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Progress.
+
+
+class Progress:
+    """A tqdm bar on a terminal, else one plain line at most every 30 s."""
+
+    def __init__(self, total: int, done: int, unit: str, status: Callable[[], str]) -> None:
+        self._total, self._done, self._unit, self._status = total, done, unit, status
+        self._started, self._first_done = time.monotonic(), done
+        self._shown = self._started
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            import tqdm
+
+            self._bar = tqdm.tqdm(total=total, initial=done, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True)
+
+    def step(self, n: int = 1) -> None:
+        self._done += n
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._status(), refresh=False)
+            self._bar.update(n)
+
+    def tick(self) -> None:
+        """Show a plain line if one is due."""
+        now = time.monotonic()
+        if self._bar is None and now - self._shown >= PROGRESS_SECONDS:
+            self._shown = now
+            new = self._done - self._first_done
+            left = (now - self._started) / new * (self._total - self._done) if new else None
+            remaining = f", {_duration(left)} left" if left is not None else ""
+            say(f"{self._done:,} of {self._total:,} {self._unit}s, {self._status()}{remaining}")
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _duration(seconds: float) -> str:
+    minutes = int(seconds / 60 + 0.5)
+    return f"about {minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"about {max(minutes, 1)} min"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The run.
+
+
+@dataclass(frozen=True)
+class Limits:
+    concurrency: int
+    max_retries: int  # attempts in all
+    stop_after_failures: int  # 0: never
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: code 0 when nothing is left to ask, 1 stopped early, 130 or 143 signal."""
+
+    code: int
+    reason: str = ""
+
+
+class Run:
+    """Drives jobs to their end.
+
+    `attempt(job)` makes one request and gives its outcome. `settle(job, outcome)` deals with a job's final outcome (a
+    reply, or the failure to record) and says whether the job is over; False asks it again at once. `finish(job)` is
+    called when a job is over or put off to the end of the run; it gives True or False when that finishes a question (did
+    it fail?), None when it does not.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        limits: Limits,
+        attempt: Callable[[Job], Awaitable[Reply | Failure]],
+        settle: Callable[[Job, Reply | Failure], Awaitable[bool]],
+        finish: Callable[[Job, bool], bool | None],
+        tick: Callable[[], None] = lambda: None,
+        waits: Waits | None = None,
+    ) -> None:
+        self._order, self._limits, self._waits = order, limits, waits or WAITS
+        self._attempt, self._settle, self._finish, self._tick = attempt, settle, finish, tick
+        self._asking: set[asyncio.Task[None]] = set()  # may be dropped
+        self._settling: set[asyncio.Task[None]] = set()  # have an answer that is being saved
+        self._waiting: list[tuple[float, int, Job]] = []
+        self._serial = itertools.count()
+        self._put_off: list[Job] = []  # their attempts were used up by trouble that may pass
+        self._wake = asyncio.Event()
+        self._pause_until = 0.0
+        self._stop: Ended | None = None
+        self._drop = False
+        self._broken: BaseException | None = None
+        self._successes = 0
+        self._finished = 0
+        self._failed = 0
+        self._failed_in_a_row = 0  # attempts
+        self._stopped_by_failures = False
+        self._used_up_in_a_row = 0
+        self._probe_at = 0.0
+
+    async def go(self) -> Ended:
+        """Run until nothing is left to ask or something stops it. Raises what was no endpoint's trouble."""
+        with self._signals():
+            while True:
+                self._start_due()
+                if not (self._asking or self._settling):
+                    if self._stop:
+                        break
+                    if not self._waiting and self._order.over and not await self._second_chances():
+                        break
+                self._wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause()):
+                        await self._wake.wait()
+                self._tick()
+                if self._drop:
+                    await self._drop_requests()
+                if self._broken:
+                    await self._drop_requests()
+                    raise self._broken
+            if self._stopped_by_failures:
+                await self._settle_put_off()
+        return self._stop or Ended(0)
+
+    def touch(self, group: Group) -> None:
+        """A first piece of a reply has come: the group's prefix is cached."""
+        group.last_piece = time.monotonic()
+        self._wake.set()
+
+    def stop(self, ended: Ended, *, drop: bool = False) -> None:
+        """Send no further request; with `drop` those in flight are given up."""
+        self._stop = self._stop or ended
+        self._drop |= drop
+        self._wake.set()
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        while self._waiting and self._waiting[0][0] <= now:
+            job = heapq.heappop(self._waiting)[2]
+            job.group.waiting -= 1
+            self._order.again(job)
+        if self._stop or now < self._pause_until:
+            return
+        while len(self._asking) < self._limits.concurrency:
+            following = self._order.next(now, self._may_start(now))
+            if following is None:
+                return
+            task = asyncio.create_task(self._work(following))
+            self._asking.add(task)
+            task.add_done_callback(self._landed)
+
+    def _may_start(self, now: float) -> bool:
+        """Whether a job that was never sent may be sent: not into an outage.
+
+        After max(concurrency, 10) failed attempts in a row the endpoint counts as down. Then those that were sent keep
+        trying; when they are used up, one new job after the other finds out whether it is back, after growing pauses.
+        Otherwise an outage would use up the attempts of every question that is left.
+        """
+        if self._failed_in_a_row < max(self._limits.concurrency, 10):
+            return True
+        return not (self._asking or self._waiting) and now >= self._probe_at
+
+    def _pause(self) -> float | None:
+        """Seconds until something is due without a request landing."""
+        now = time.monotonic()
+        if self._stop:
+            return PROGRESS_SECONDS
+        due = [PROGRESS_SECONDS]
+        if self._waiting:
+            due.append(max(self._waiting[0][0] - now, 0.0))
+        if now < self._pause_until:
+            due.append(self._pause_until - now)
+        if now < self._probe_at:
+            due.append(self._probe_at - now)
+        return min(due)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        self._settling.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            if isinstance(error, StoppedEarly):
+                self.stop(Ended(1, str(error)), drop=True)
+            else:
+                self._broken = self._broken or error
+        self._wake.set()
+
+    async def _work(self, job: Job) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            outcome = await self._attempt(job)
+        finally:
+            self._order.landed(job)
+        self._asking.discard(task)
+        self._settling.add(task)  # its place is free again, and a stop lets it finish
+        self._wake.set()
+        await self._take(job, outcome)
+
+    # -- what an outcome does -----------------------------------------------------------------------------------
+
+    async def _take(self, job: Job, outcome: Reply | Failure) -> None:
+        if isinstance(outcome, Reply):
+            self._successes += 1
+            self._failed_in_a_row = self._used_up_in_a_row = 0
+            self._probe_at = 0.0
+            self.touch(job.group)
+        elif outcome.kind == "stop":
+            self.stop(Ended(1, f"{outcome.text}. {outcome.way_out}"))
+            return
+        elif outcome.kind == "retry":
+            self._try_again(job, outcome)
+            return
+        else:
+            self._failed_in_a_row = 0  # a refusal shows that the endpoint is there
+        if await self._settle(job, outcome):
+            self._count(self._finish(job, not isinstance(outcome, Reply)))
+        elif not self._stop:
+            self._order.again(job)
+
+    def _try_again(self, job: Job, failure: Failure) -> None:
+        now, wait, job.last = time.monotonic(), 0.0, failure
+        self._failed_in_a_row += 1
+        if failure.wait is not None:
+            wait = min(failure.wait, self._waits.named_once)
+            self._pause_until = max(self._pause_until, now + wait)
+        if failure.free and job.waited + wait <= self._waits.named_total:
+            job.waited += wait
+        else:
+            job.attempts += 1
+            wait = max(wait, backoff(job.attempts, self._waits))
+        if job.attempts < self._limits.max_retries:
+            if not self._stop:
+                job.group.waiting += 1
+                heapq.heappush(self._waiting, (now + wait, next(self._serial), job))
+            return
+        self._used_up_in_a_row += 1
+        self._probe_at = now + backoff(self._used_up_in_a_row, self._waits)
+        job.successes_before = self._successes
+        self._put_off.append(job)
+        if not job.second_chance:
+            self._count(self._finish(job, True))
+
+    def _count(self, failed: bool | None) -> None:
+        """Count a finished question; stop when the first ones have all failed."""
+        if failed is None:
+            return
+        self._finished += 1
+        self._failed += failed
+        if failed and self._failed == self._finished == self._limits.stop_after_failures:
+            self.stop(
+                Ended(
+                    1,
+                    f"the first {plural(self._finished, 'finished question')} of this run all failed, which looks like a "
+                    "wrong setting; see the errors, then start again with --retry-errors (--stop-after-failures 0 goes on "
+                    "regardless)",
+                )
+            )
+            self._stopped_by_failures = True
+
+    async def _second_chances(self) -> bool:
+        """Ask again what an outage used up, if requests succeeded after it; else settle it. False when nothing is left."""
+        again = [job for job in self._put_off if not job.second_chance and job.successes_before < self._successes]
+        if again:
+            self._put_off = [job for job in self._put_off if job not in again]
+            say(f"the endpoint has recovered: {plural(len(again), 'request')} that failed meanwhile get fresh attempts")
+            for job in again:
+                job.second_chance, job.attempts, job.waited = True, 0, 0.0
+            self._order.reopen(again)
+            return True
+        await self._settle_put_off()
+        return False
+
+    async def _settle_put_off(self) -> None:
+        """Record the failures that were put off, as they are."""
+        jobs, self._put_off = self._put_off, []
+        for job in jobs:
+            assert job.last is not None
+            await self._settle(job, job.last)
+
+    # -- stopping -----------------------------------------------------------------------------------------------
+
+    async def _drop_requests(self) -> None:
+        for task in list(self._asking):
+            task.cancel()
+        tasks = [*self._asking, *self._settling]
+        if tasks:
+            await asyncio.wait(tasks)
+        self._asking.clear()
+        self._settling.clear()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM drop what is in flight; what is being saved is saved. Ignored signals stay ignored."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        caught = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+        before = {number: signal.getsignal(number) for number in caught}
+        for number in caught:
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            yield
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+                signal.signal(number, before[number])
+
+    def _signalled(self, number: int) -> None:
+        self._stop = None  # a signal also ends a stop that waits for requests in flight
+        self.stop(Ended(128 + number, signal.Signals(number).name), drop=True)
