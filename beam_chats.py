@@ -60,6 +60,10 @@ def utf8_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
+def _is_message(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The file.
 
@@ -117,11 +121,10 @@ class ChatsFile:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{self.path} line {number}: not JSON ({one_line(str(error), 80)})") from error
         messages = row.get("messages") if isinstance(row, dict) else None
-        whole = isinstance(messages, list) and isinstance(row.get("chat_id"), (str, int))
-        if not whole or not all(
-            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
-        ):
-            raise UsageError(f'{self.path} line {number}: not a chat {{"chat_id": …, "messages": [{{"role", "content"}}]}}')
+        if not (isinstance(messages, list) and isinstance(row.get("chat_id"), str | int) and all(map(_is_message, messages))):
+            raise UsageError(
+                f'{self.path} line {number}: not a chat {{"chat_id": …, "messages": [{{"role", "content"}}]}}'
+            )
         return dict(row)
 
     def messages(self, chat_id: str) -> list[dict[str, str]]:

@@ -206,7 +206,12 @@ def load_sidecar(path: Path) -> dict[str, Any] | None:
 def save_sidecar(path: Path, content: Mapping[str, Any]) -> None:
     """Write a sidecar whole, indented for readers."""
     text = redacted(json.dumps(content, indent=1, ensure_ascii=False))
-    write_whole(path, lambda file: file.write((text + "\n").encode("utf-8", "backslashreplace")) and None)
+    data = (text + "\n").encode("utf-8", "backslashreplace")
+
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    write_whole(path, write)
 
 
 def differences(recorded: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -228,16 +233,27 @@ def differences(recorded: Mapping[str, Any], now: Mapping[str, Any], prefix: str
     return found
 
 
-def bind_settings(path: Path, content: dict[str, Any], *, binding: bool, allow_mixed: bool, output: str | Path) -> None:
+def bind_settings(
+    path: Path,
+    content: dict[str, Any],
+    *,
+    binding: bool,
+    allow_mixed: bool,
+    output: str | Path,
+    may_change: Sequence[str] = (),
+) -> None:
     """Record the settings of this run at `path`; refuse to mix them with others that an output already rests on.
 
     `binding` says that the output holds a row without an error: until then an earlier sidecar is replaced, so that a
-    wrong URL does not lock out the right one. `content["settings"]` and `content["data"]` are what is compared.
+    wrong URL does not lock out the right one. `content["settings"]` and `content["data"]` are what is compared, but for
+    the settings that `may_change`.
     """
+    content = {"program": content["program"], "version": VERSION, **content}
     earlier = load_sidecar(path)
     started = [*(earlier or {}).get("started", []), *content["started"]] if binding else content["started"]
     if earlier and binding:
-        found = differences(earlier.get("settings", {}), content["settings"])
+        compared = {name: value for name, value in content["settings"].items() if name not in may_change}
+        found = differences(earlier.get("settings", {}), compared)
         found += differences(earlier.get("data", {}), content.get("data", {}))
         if found and not allow_mixed:
             raise UsageError(
@@ -404,7 +420,9 @@ def api_key(given: str | None, variable: str, flag: str) -> str:
             f"{flag} none"
         )
     if not key.isascii() or not key.isprintable():
-        raise UsageError(f"the API key ({flag} or {variable}) holds characters that no key has; check how it was copied")
+        raise UsageError(
+            f"the API key ({flag} or {variable}) holds characters that no key has; check how it was copied"
+        )
     keep_secret(key)
     return key
 
@@ -439,7 +457,9 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
             return 143
         except Exception:
             say(traceback.format_exc().rstrip())
-            say("stopped: this is a mistake of the program, not of the endpoint; what is on disk is whole. Please report it")
+            say(
+                "stopped: this is a mistake of the program, not of the endpoint; what is on disk is whole. Please report it"
+            )
             return 1
         finally:
             if before is not None:

@@ -1,8 +1,8 @@
 """Fetching files of the BEAM release: at most once, four at a time, resumed after a break, used only when verified.
 
-What a file must be is known beforehand: `data/release.tsv` names each path of the pinned commit with its git blob id, the
-SHA-1 of `blob <length>`, a zero byte and the content. A file on its way is `<name>.part`; it gets its name once its id
-is right. So whatever stops a download, the next one goes on from what is there.
+What a file must be is known beforehand: `data/release.tsv` names each path of the pinned commit with its git blob id,
+the SHA-1 of `blob <length>`, a zero byte and the content. A file on its way is `<name>.part`; it gets its name once
+its id is right. So whatever stops a download, the next one goes on from what is there.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def is_whole(path: Path, wanted: str) -> bool:
 def body_start(status: int, content_range: str, wait: float | None, held: int) -> int:
     """Where in the file the body of a reply belongs, when `held` bytes of it were there and the rest was asked for.
 
-    0 says that the file starts over: the server sends all of it. Raises what another status means; `wait` is what such a
-    reply asks for.
+    0 says that the file starts over: the server sends all of it. Raises what another status means; `wait` is what such
+    a reply asks for.
     """
     if status == 200:
         return 0

@@ -24,7 +24,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import httpx2
@@ -100,7 +100,9 @@ def text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        parts = (part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, (str, dict)))
+        parts = (
+            part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, (str, dict))
+        )
         return "".join(part for part in parts if isinstance(part, str))
     return ""
 
@@ -278,6 +280,7 @@ OVERFLOW = re.compile(
 )
 STREAM_NAMED = re.compile(r"(?<![\w-])stream(_options)?(?![\w-])", re.I)
 CONTENT_FILTER = re.compile(r"content[ _-]?(filter|policy|management)|responsible ?ai ?policy|safety system", re.I)
+NO_STREAM = "the endpoint does not take a streamed request: start again with --no-stream"
 WRONG_PATH = re.compile(
     r"unexpected endpoint|unknown (endpoint|path|route|url)|no (such )?(route|endpoint|path)|(endpoint|path|route|url)"
     r"[^.]{0,40}not (found|exist|supported)|invalid (url|path|endpoint)|method not allowed|not found$|cannot post",
@@ -302,14 +305,18 @@ def read_error(body: object, raw: bytes = b"") -> ErrorBody:
         return ErrorBody("an HTML page" if _looks_like_html(raw) else _shown(raw), "", None)
     error = body.get("error") or body.get("detail") or body.get("message") or body
     if isinstance(error, list) and error and isinstance(error[0], dict):
-        error = "; ".join(f"{item.get('loc', '')} {item.get('msg', '')}".strip() for item in error if isinstance(item, dict))
+        error = "; ".join(
+            f"{item.get('loc', '')} {item.get('msg', '')}".strip() for item in error if isinstance(item, dict)
+        )
     if not isinstance(error, dict):
         error = {"message": error, "code": body.get("code"), "type": body.get("type")}
     words = [error.get(name) for name in ("code", "type", "status", "param")]
     status = next((int(str(w)) for w in words[:3] if re.fullmatch(r"[1-5]\d\d", str(w))), None)
     code = " ".join(str(w) for w in words if isinstance(w, str))
     if status is None:
-        status = next((CODE_NAMES[w.lower()] for w in words[:3] if isinstance(w, str) and w.lower() in CODE_NAMES), None)
+        status = next(
+            (CODE_NAMES[w.lower()] for w in words[:3] if isinstance(w, str) and w.lower() in CODE_NAMES), None
+        )
     counts = {name: error[name] for name in ("n_prompt_tokens", "n_ctx") if name in error}
     message = error.get("message") or error.get("detail") or error.get("msg") or json.dumps(error, ensure_ascii=False)
     if counts:
@@ -322,10 +329,10 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
     where = f"error {status} inside a reply" if inside else f"HTTP {status}"
     text = f"{where}: {error.message}" if error.message else where
     words = f"{error.code} {error.message}"
-    if status == 429 and not QUOTA_CODES.search(error.code):
-        if not (QUOTA_WORDS.search(error.message) and wait is None):
-            return Failure("retry", text, wait, free=wait is not None)
-    if QUOTA_CODES.search(error.code) or QUOTA_WORDS.search(error.message):
+    quota = QUOTA_CODES.search(error.code) or (QUOTA_WORDS.search(error.message) and wait is None)
+    if status == 429 and not quota:
+        return Failure("retry", text, wait, free=wait is not None)
+    if quota:
         return Failure("stop", text, way_out="the quota or balance is used up: top it up, then start again")
     if 400 <= status < 600 and status not in STOPPING_STATUS | PASSING_STATUS and OVERFLOW.search(words):
         return Failure("overflow", text, over=stated_excess(error.message))
@@ -334,7 +341,7 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
     if status in STOPPING_STATUS or 300 <= status < 400:
         return Failure("stop", text, way_out=f"status {status}")
     if status == 400 and STREAM_NAMED.search(words) and not CONTENT_FILTER.search(words):
-        return Failure("stop", text, way_out="the endpoint does not take a streamed request: start again with --no-stream")
+        return Failure("stop", text, way_out=NO_STREAM)
     return Failure("record", text)
 
 
@@ -387,7 +394,7 @@ def named_wait(headers: Mapping[str, str], now: float) -> float | None:
             except (ValueError, TypeError, OverflowError):
                 wait = None
         waits.append(wait)
-    return max((wait for wait in waits if wait is not None and 0 < wait), default=None)
+    return max((wait for wait in waits if wait is not None and wait > 0), default=None)
 
 
 def _seconds(text: str) -> float | None:
@@ -410,11 +417,20 @@ class Endpoint:
     """A client for one base URL. `ask` may run many times at once on one event loop."""
 
     def __init__(
-        self, base_url: str, api_key: str, *, timeout: float, connections: int, headers: Mapping[str, str], flags: Flags
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        timeout: float,
+        connections: int,
+        headers: Mapping[str, str],
+        flags: Flags,
+        streams: bool = False,
     ) -> None:
         self.base_url = base_url
         self.timeout = timeout
         self.flags = flags
+        self.streams = streams
         parts = urlsplit(base_url)
         self.proxy = _proxy_for(parts.scheme, parts.hostname or "")
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=connections)
@@ -454,7 +470,7 @@ class Endpoint:
     async def _ask(self, body: Sequence[bytes], on_first_piece: Callable[[], None]) -> Reply | Failure:
         length = {"Content-Length": str(sum(map(len, body))), "Content-Type": "application/json"}
         try:
-            response: httpx2.Response = await self._client.post(
+            posted = await self._client.post(
                 "/chat/completions",
                 cast_to=httpx2.Response,
                 content=_slices(body),
@@ -462,6 +478,7 @@ class Endpoint:
                 stream=True,
                 stream_cls=openai.AsyncStream[object],
             )
+            response = cast(httpx2.Response, posted)  # with this cast_to the SDK hands out the bare response
         except openai.APIStatusError as error:
             return self._refused(error.response)
         try:
@@ -494,7 +511,10 @@ class Endpoint:
             if body is None:
                 return Failure("retry", f"the reply is longer than {LONGEST_REPLY // 2**20} MB")
             return self._whole(body)
-        if re.match(rb"(data|event|id|retry)?:", start.removeprefix(b"\xef\xbb\xbf")) or start[:6] in (b"event:", b"retry:"):
+        if re.match(rb"(data|event|id|retry)?:", start.removeprefix(b"\xef\xbb\xbf")) or start[:6] in (
+            b"event:",
+            b"retry:",
+        ):
             return await self._streamed(start.removeprefix(b"\xef\xbb\xbf"), chunks, on_first_piece)
         return Failure("retry", f"the reply is neither JSON nor a stream: {_shown(start)}")
 
@@ -539,11 +559,15 @@ class Endpoint:
             return Failure("retry", f"the endpoint was silent for {limit:g} s ({kind})")
         text = f"no connection or a broken one: {one_line(str(error), 160) or kind} ({kind})"
         if "CERTIFICATE_VERIFY_FAILED" in text:
-            return Failure("stop", text, way_out=f"the certificate of the server is not trusted; check {self.flags.base_url}")
+            return Failure(
+                "stop", text, way_out=f"the certificate of the server is not trusted; check {self.flags.base_url}"
+            )
         return Failure("retry", text)
 
     def _explained(self, failure: Failure, size: int) -> Failure:
         """The failure with its text made fit for people: one line, no secret, with the size, URL or flag it is about."""
+        if failure.way_out == NO_STREAM and not self.streams:
+            failure = replace(failure, kind="record", way_out="")
         flags, text, way_out = self.flags, one_line(failure.text), failure.way_out
         url = shown_url(self.base_url)
         if failure.kind in ("record", "overflow") and re.search(r"\b(400|413|422)\b", text):

@@ -16,7 +16,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ def answer_row(question: dict[str, Any], outcome: Reply | Failure) -> dict[str, 
     row = {name: question[name] for name in ("chat_id", "question_type", "question_index", "question")}
     row |= {"gold_answer": question["gold_answer"], "rubric": question["rubric"]}
     failed = hasattr(outcome, "kind")
-    row["response"] = "" if failed else outcome.text  # type: ignore[union-attr]
+    row["response"] = "" if failed else outcome.text
     for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
         row[name] = None if failed else getattr(outcome, name)
     row["error"] = outcome.text if failed else None
@@ -152,9 +152,7 @@ class Tally:
         return f"{self.tokens['cached'] / of:.1%}" if of else "not reported"
 
     def status(self) -> str:
-        return (
-            f"{self.failed:,} failed, {self.empty:,} empty, {self.tokens['prompt']:,} tokens in, cached {self.cached_share()}"
-        )
+        return f"{self.failed:,} failed, {self.empty:,} empty, {self.tokens['prompt']:,} tokens in, cached {self.cached_share()}"
 
     def lines(self) -> list[str]:
         """The closing statement."""
@@ -210,7 +208,9 @@ def selected_questions(args: argparse.Namespace, path: Path) -> list[dict[str, A
     questions = read_questions(path)
     unknown = [name for name in args.question_types if name not in {q["question_type"] for q in questions}]
     if unknown:
-        raise UsageError(f"--question-types {', '.join(unknown)}: not in {path}; the abilities are {', '.join(ABILITIES)}")
+        raise UsageError(
+            f"--question-types {', '.join(unknown)}: not in {path}; the abilities are {', '.join(ABILITIES)}"
+        )
     known = {str(q["chat_id"]) for q in questions}
     if strangers := [chat for chat in args.chats if chat not in known]:
         raise UsageError(f"--chats {', '.join(strangers)}: not in {path}, which has {_some(known)}")
@@ -237,7 +237,9 @@ def check_chats(chats: ChatsFile, questions: Sequence[dict[str, Any]], path: Pat
 def dry_run(questions: Sequence[dict[str, Any]], builder: PromptBuilder, budget: int | None) -> list[str]:
     """Statistics of the prompts that a run would send."""
     asked = Counter(str(q["chat_id"]) for q in questions)
-    lines = [f"{'chat':>8} {'questions':>9} {'messages':>8} {'left out':>8} {'characters':>11} {'tokens':>11} {'sent':>11}"]
+    lines = [
+        f"{'chat':>8} {'questions':>9} {'messages':>8} {'left out':>8} {'characters':>11} {'tokens':>11} {'sent':>11}"
+    ]
     total, distinct, bound, characters, messages, dropped = 0, 0, False, 0, 0, 0
     for chat_id, n in asked.items():
         prompt = builder.build(chat_id)
@@ -249,7 +251,11 @@ def dry_run(questions: Sequence[dict[str, Any]], builder: PromptBuilder, budget:
             f"{mark + format(size, ','):>11}"
         )
         total, distinct, bound = total + n * size, distinct + size, bound or prompt.kept_tokens is None
-        characters, messages, dropped = characters + prompt.characters, messages + prompt.messages, dropped + prompt.first
+        characters, messages, dropped = (
+            characters + prompt.characters,
+            messages + prompt.messages,
+            dropped + prompt.first,
+        )
     at_most = "at most " if bound else ""
     budget_text = "never truncated" if budget is None else f"budget {budget:,} tokens a chat"
     lines += [
@@ -260,7 +266,9 @@ def dry_run(questions: Sequence[dict[str, Any]], builder: PromptBuilder, budget:
         f"prompt tokens in distinct prefixes, each paid in full once: {at_most}{distinct:,}",
     ]
     if bound:
-        lines.append("where tokens show -, a chat fits the budget by its length alone and was not counted: one byte holds one token at most")
+        lines.append(
+            "where tokens show -, a chat fits the budget by its length alone and was not counted: one byte holds one token at most"
+        )
     return lines
 
 
@@ -316,6 +324,7 @@ class Generation:
             connections=args.concurrency,
             headers=dict(args.header),
             flags=Flags(),
+            streams=args.stream,
         )
         self.progress = Progress(self.tally.total, done, "question", self.tally.status)
         try:
@@ -405,7 +414,9 @@ def body_settings(args: argparse.Namespace) -> dict[str, Any]:
     return parameters(settings, args.thinking_json)
 
 
-def sidecar(args: argparse.Namespace, chats: ChatsFile, questions: Path, tokenizer: str, selected: int) -> dict[str, Any]:
+def sidecar(
+    args: argparse.Namespace, chats: ChatsFile, questions: Path, tokenizer: str, selected: int
+) -> dict[str, Any]:
     """The settings of a run for the record. What is under `settings` and `data` binds a later resume."""
     return {
         "program": "beam_generate.py",
@@ -476,6 +487,10 @@ def generate(
             say(f"{args.output}: {plural(done, 'question')} of the selection done already, {len(left):,} to go")
         ended = None
         if left:
+            chats_left = len({str(q["chat_id"]) for q in left})
+            say(
+                f"asking {plural(len(left), 'question')} about {plural(chats_left, 'chat')}, {args.concurrency} in flight"
+            )
             ended = asyncio.run(Generation(args, builder, log, tally).go(left, done, key))
         if builder.shrunk and log.regular:
             save_sidecar(place, {**(load_sidecar(place) or content), "shrunk": builder.shrunk})
@@ -492,7 +507,9 @@ def closing(args: argparse.Namespace, tally: Tally, ended: Ended | None) -> int:
     if ended and ended.reason:
         say(f"stopped: {ended.reason}")
     if missing:
-        say(f"{plural(tally.answered + tally.failed, 'question')} done, {missing:,} left; start the same command again to go on")
+        say(
+            f"{plural(tally.answered + tally.failed, 'question')} done, {missing:,} left; start the same command again to go on"
+        )
         return ended.code if ended and ended.code else 1
     if tally.failed:
         say(
@@ -572,9 +589,19 @@ def parser() -> Parser:
         metavar="N",
         help="attempts in all for one question before an empty answer is recorded (default: %(default)s)",
     )
-    add("--limit", type=non_negative_int, default=0, metavar="N", help="only the first N questions of the selection (default: all)")
+    add(
+        "--limit",
+        type=non_negative_int,
+        default=0,
+        metavar="N",
+        help="only the first N questions of the selection (default: all)",
+    )
     add("--header", type=header, action="append", default=[], metavar="K=V", help="further request header; repeatable")
-    add("--dry-run", action="store_true", help="build the prompts and print their statistics; nothing is sent or written")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="build the prompts and print their statistics; nothing is sent or written",
+    )
     add("--tag", default="1m", help="which pair of files under data/ (default: %(default)s)")
     add("--chats-file", metavar="FILE", help="another chats file (default: from the tag)")
     add("--questions-file", metavar="FILE", help="another questions file (default: from the tag)")

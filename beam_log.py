@@ -56,7 +56,7 @@ def problem_of(row: object, wanted: Wanted) -> str | None:
             return f"no {name!r}"
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             return f"{name!r} is {json.dumps(value, default=str)[:40]}"
-        if name == "score" and not 0 <= value <= 1:
+        if name == "score" and isinstance(value, int | float) and not 0 <= value <= 1:
             return f"{name!r} is {value}, not from 0 to 1"
         if isinstance(value, list) and name == "rubric" and not all(isinstance(item, str) for item in value):
             return f"{name!r} holds something that is no text"
@@ -132,7 +132,9 @@ class RowLog:
         self.path = Path(path)
         self.wanted = wanted
         self._essence = essence
-        self.rows: dict[QuestionKey, dict[str, Any]] = {}  # of each question the row that counts, as `essence` leaves it
+        self.rows: dict[
+            QuestionKey, dict[str, Any]
+        ] = {}  # of each question the row that counts, as `essence` leaves it
         self._line_of: dict[QuestionKey, int] = {}  # the offset of that row's line
         self._superseded = False
         self._fd = -1
@@ -170,7 +172,9 @@ class RowLog:
         except OSError as error:
             if self.regular:
                 os.ftruncate(self._fd, start)
-            raise StoppedEarly(f"{self.path} cannot be written: {error.strerror}; make room, then start again") from error
+            raise StoppedEarly(
+                f"{self.path} cannot be written: {error.strerror}; make room, then start again"
+            ) from error
 
     def compact(self) -> None:
         """Leave one line a question: the one that counts. Damaged lines stay; the new file takes the old one's place at once."""
@@ -266,7 +270,9 @@ class RowLog:
                 f"{self.path} holds lines, but none of a run of this kind; it is left as it is: name another --output"
             )
         for line in damaged:
-            say(f"warning: {self.path} line {line.number} is damaged ({line.problem}); left as it is, its question is asked again")
+            say(
+                f"warning: {self.path} line {line.number} is damaged ({line.problem}); left as it is, its question is asked again"
+            )
         if torn:
             self._set_aside(torn)
         elif last is not None and not last.raw.endswith(b"\n"):
@@ -285,7 +291,9 @@ class RowLog:
             os.fsync(file.fileno())
         self._size = torn.start + keep
         os.ftruncate(self._fd, self._size)
-        say(f"warning: {self.path} line {torn.number} was torn; its {plural(len(torn.raw) - keep, 'byte')} moved to {place}")
+        say(
+            f"warning: {self.path} line {torn.number} was torn; its {plural(len(torn.raw) - keep, 'byte')} moved to {place}"
+        )
         if line and line.row is not None:
             self._note(line.row, line.start)
             self._write(b"\n")

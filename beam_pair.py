@@ -1,7 +1,8 @@
 """The pair of data files that the benchmark reads: written whole, read back, counted, compared with what is recorded.
 
     beam_<tag>_chats.jsonl.gz    {"chat_id", "messages": [{"role", "content"}, …]}, a line for each chat
-    beam_<tag>_questions.jsonl   {"chat_id", "question_type", "question_index", "question", "gold_answer", "rubric", "difficulty"}
+    beam_<tag>_questions.jsonl   {"chat_id", "question_type", "question_index", "question", "gold_answer", "rubric",
+                                 "difficulty"}, a line for each question
 
 A line of chats may hold 40 MB, so chats are written and read message by message.
 """
@@ -209,8 +210,8 @@ def write_pair(pair: Pair, chats: Sequence[ChatFiles]) -> Content:
         if content.problems:
             more = f" (and {len(content.problems) - 1:,} more)" if len(content.problems) > 1 else ""
             raise UsageError(f"{content.problems[0]}{more}; nothing was installed")
-        os.replace(new.chats, pair.chats)
-        os.replace(new.questions, pair.questions)
+        new.chats.replace(pair.chats)
+        new.questions.replace(pair.questions)
     if left_out:
         say(f"note: {plural(left_out, 'message')} of other roles or without content left out")
     return content

@@ -101,7 +101,7 @@ def _frame(axes: Axes, places: Mapping[str, float], scores: Sequence[Mapping[str
     axes.set_yticks(list(places.values()), [name.replace("multi_s", "multi-s").replace("_", " ") for name in places])
     for label, name in zip(axes.get_yticklabels(), places, strict=True):
         label.set(weight="bold" if name == "overall" else "normal", parse_math=False)
-    axes.tick_params(axis="both", length=0, labelsize=9, labelcolor=DARK)
+    axes.tick_params(axis="both", length=0, pad=7, labelsize=9, labelcolor=DARK)
     axes.set_xlabel("mean score with 95 % interval", size=8.5, color=DARK)
     for side in axes.spines.values():
         side.set_visible(False)
@@ -146,5 +146,5 @@ def small_print(runs: Sequence[Run]) -> list[str]:
         f"Intervals: clustered by chat ({many} {'chat' if many == '1' else 'chats'}), Student's t."
     )
     if chats[0] == 1:
-        text += " With a single chat there is no interval."
+        text += " One chat gives no interval."
     return textwrap.wrap(text, 135)

@@ -1,5 +1,6 @@
 """Reading the BEAM release as its authors publish it: chats, message by message, and probing questions.
 
+A checkout of the release holds
     chats/<tier>/<chat>/chat.json                                  one conversation, in one of two layouts
     chats/<tier>/<chat>/chat_trunecated.json                       a shorter variant, in the release's own spelling
     chats/<tier>/<chat>/probing_questions/probing_questions.json   {ability: [question, …]}
@@ -25,7 +26,7 @@ TRUNCATED_CHAT = "chat_trunecated.json"
 QUESTIONS = "probing_questions/probing_questions.json"
 ROLES = ("user", "assistant")
 
-# Where a question keeps its gold answer. The other abilities, and questions without the field, are known by their rubric.
+# Where a question keeps its gold answer. Other abilities, and questions without the field, are known by their rubric.
 GOLD_FIELD = {
     "abstention": "ideal_response",
     "contradiction_resolution": "ideal_answer",
@@ -148,8 +149,8 @@ class JsonReader:
 def read_messages(path: Path) -> Iterator[dict[str, Any]]:
     """The messages of a chat file in order, one at a time, as they are; both layouts, told apart by what is there.
 
-    Up to 1M a file is a list of batches, `{"turns": [[message, …], …]}`; at 10M a list of plans, `{"plan-1": [batch, …]}`.
-    Another shape raises a UsageError that names file and place.
+    Up to 1M a file is a list of batches, `{"turns": [[message, …], …]}`; at 10M a list of plans, each
+    `{"plan-1": [batch, …]}`. Another shape raises a UsageError that names file and place.
     """
     try:
         with open(path, "rb") as file:
@@ -202,7 +203,15 @@ def _turns(reader: JsonReader, place: str) -> Iterator[dict[str, Any]]:
 
 def _kind(beginning: str) -> str:
     """What a JSON value is, told by its first character."""
-    names = {"": "the end of the file", "{": "an object", "[": "a list", '"': "a text", "n": "null", "t": "true", "f": "false"}
+    names = {
+        "": "the end of the file",
+        "{": "an object",
+        "[": "a list",
+        '"': "a text",
+        "n": "null",
+        "t": "true",
+        "f": "false",
+    }
     return names.get(beginning[:1], "a number" if beginning[:1] in "-0123456789" else "no JSON")
 
 
@@ -324,7 +333,7 @@ def choose(known: Sequence[str], wanted: Sequence[str] | None, where: str) -> li
 
 
 def complete_chats(folder: Path, chats: Sequence[str], prefer_truncated: bool, allow_missing: bool) -> list[ChatFiles]:
-    """The files of each chat. One that lacks its chat or its questions is an error, or left out with `allow_missing`."""
+    """The files of each chat; one that lacks its chat or its questions is an error, or left out (`allow_missing`)."""
     complete: list[ChatFiles] = []
     lacking: list[str] = []
     for chat in chats:

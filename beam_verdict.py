@@ -32,7 +32,9 @@ _DECODER = json.JSONDecoder(strict=False, parse_int=float, object_pairs_hook=tup
 _NOT_JSON = object()
 # Broken objects nested in one another are parsed once for each level: give up after so many lengths of the reply.
 _MOST_RESCANS = 32
+_FAR_BEHIND = 4096
 
+_OBJECT_START = re.compile(r'\{\s*+["}]')
 _THINK_TAG = re.compile(r"<(/?)think(?:ing)?\s*>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})(.*)$", re.MULTILINE)
 _LANGUAGE_TAG = re.compile(r"[ \t]*[\w.+-]*")
@@ -205,15 +207,20 @@ def _complete_objects(text: str) -> list[_Found]:
     """The outermost complete JSON objects, from left to right."""
     found: list[_Found] = []
     broken = reach = done = work = 0  # the last broken object begins at `broken` and is JSON up to `reach`
-    position = text.find("{")
-    while position >= 0:
+    rest, base = text, 0  # a decoding error counts the lines before it, so what lies far behind is cut off
+    start = _OBJECT_START.search(text)
+    while start:
+        position = start.start()
+        if position - base > _FAR_BEHIND:
+            rest, base = text[position:], position
         try:
-            value, end = _DECODER.raw_decode(text, position)
+            value, length = _DECODER.raw_decode(rest, position - base)
+            end = base + length
         except json.JSONDecodeError as error:
             if position >= reach:
                 broken = position
-            reach = max(reach, error.pos)
-            work += error.pos - position
+            reach = max(reach, base + error.pos)
+            work += base + error.pos - position
             end = position + 1
         except RecursionError:
             raise _Unreadable from None
@@ -224,7 +231,7 @@ def _complete_objects(text: str) -> list[_Found]:
             done = end
         if work > _MOST_RESCANS * len(text):
             raise _Unreadable
-        position = text.find("{", end)
+        start = _OBJECT_START.search(text, end)
     return found
 
 

@@ -60,7 +60,7 @@ SELECTION_NOTE = "a selection made with --chats, --prefer-truncated or --allow-m
 
 
 def install_vocabulary(source: str, folder: Path) -> Path:
-    """Put `tiktoken.model` from a file, a folder or the hub beside the manifest in `folder`, once it is known to be right."""
+    """Put `tiktoken.model` from a file, a folder or the hub beside the manifest in `folder`, once it is known right."""
     manifest = json.loads((folder / "manifest.json").read_bytes())
     path = _from_hub() if source == "hub" else Path(source) / VOCABULARY if Path(source).is_dir() else Path(source)
     try:
@@ -92,15 +92,15 @@ def _from_hub() -> Path:
     try:
         import httpx2
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, HFValidationError, XetDownloadError
+        from huggingface_hub.errors import EntryNotFoundError, XetDownloadError
     except ImportError as error:
         raise UsageError(f"--tokenizer hub: {error}; pip install -r requirements.txt first") from error
     try:
         return Path(hf_hub_download(HUB_REPOSITORY, VOCABULARY))
-    except (OSError, httpx2.HTTPError, httpx2.InvalidURL, EntryNotFoundError, HFValidationError, XetDownloadError) as error:
+    except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL, EntryNotFoundError, XetDownloadError) as error:
         raise UsageError(
-            f"--tokenizer hub: {one_line(str(error) or type(error).__name__, 200)}; check network, proxy and HF_ENDPOINT, or "
-            f"fetch {VOCABULARY} of {HUB_REPOSITORY} elsewhere and pass its path"
+            f"--tokenizer hub: {one_line(str(error) or type(error).__name__, 200)}; check network, proxy and HF_ENDPOINT, "
+            f"or fetch {VOCABULARY} of {HUB_REPOSITORY} elsewhere and pass its path"
         ) from error
 
 
@@ -109,7 +109,7 @@ def _from_hub() -> Path:
 
 
 def check(tags: Sequence[str], folder: Path, tokenizer: Path, named: bool) -> int:
-    """Print a line for each file; returns 0 when all that is installed is right (and there, where a tag was `named`)."""
+    """Print a line for each file; returns 0 when all that is installed is right (and there, if a tag was `named`)."""
     recorded = json.loads(DIGESTS.read_bytes())["tags"]
     fine = True
     for tag in tags:
@@ -172,17 +172,21 @@ def parser() -> argparse.ArgumentParser:
     flags = Parser(__doc__, prog="prepare_data.py")
     add = flags.add_argument
     add("--tag", help=f"name of the output pair, and the tier to download: {', '.join(TIERS)} (default: 1m)")
-    add("--src", type=Path, metavar="DIR", help="a tier directory of a BEAM checkout, e.g. BEAM/chats/1M (default: download)")
-    add("--out-dir", type=Path, metavar="DIR", default=DATA_DIR, help="where the pair goes (default: data/ next to the script)")
-    add("--prefer-truncated", action="store_true", help="use chat_trunecated.json where a chat has one, as the authors' answer "
-        "generation does; the published benchmark files use chat.json")  # fmt: skip
+    add("--src", type=Path, metavar="DIR", help="a tier directory of a BEAM checkout, e.g. BEAM/chats/1M "
+        "(default: download)")  # fmt: skip
+    add("--out-dir", type=Path, metavar="DIR", default=DATA_DIR, help="where the pair goes (default: data/ next to the "
+        "script)")  # fmt: skip
+    add("--prefer-truncated", action="store_true", help="use chat_trunecated.json where a chat has one, as the authors' "
+        "answer generation does; the published benchmark files use chat.json")  # fmt: skip
     add("--chats", type=comma_list, metavar="IDS", help="comma-separated chat ids (default: all)")
-    add("--allow-missing", action="store_true", help="leave out chats whose directory lacks the chat or the questions, or for "
-        "which the server says 404")  # fmt: skip
+    add("--allow-missing", action="store_true", help="leave out chats whose directory lacks the chat or the questions, "
+        "or for which the server says 404")  # fmt: skip
     add("--tokenizer", metavar="SRC", help="install the Kimi vocabulary from a file or folder, or `hub` for the official "
         "release; alone, only that; with --tag or --src, the data too")  # fmt: skip
-    add("--mirror", metavar="URL", default=MIRROR, help="where downloads come from: <URL>/chats/1M/… (default: %(default)s)")
-    add("--check", action="store_true", help="verify the installed data and vocabulary against the recorded digests and counts")
+    add("--mirror", metavar="URL", default=MIRROR, help="where downloads come from: <URL>/chats/1M/… (default: "
+        "%(default)s)")  # fmt: skip
+    add("--check", action="store_true", help="verify the installed data and vocabulary against the recorded digests "
+        "and counts")  # fmt: skip
     return flags
 
 
@@ -212,9 +216,11 @@ def only_process_in(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another prepare_data.py is at work in {folder}; wait for it or use another --out-dir") from None
+            raise UsageError(
+                f"another prepare_data.py is at work in {folder}; wait for it, or use another --out-dir"
+            ) from None
         except OSError as error:
-            say(f"warning: {folder}: no lock to be had here ({error.strerror}); do not start a second prepare_data.py on it")
+            say(f"warning: {folder}: no lock to be had here ({error.strerror}); start no second prepare_data.py on it")
         yield
     finally:
         os.close(fd)
@@ -230,7 +236,8 @@ def prepare(args: argparse.Namespace, tag: str) -> None:
         problem = f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
         raise UsageError(f"--out-dir {args.out_dir} cannot be written: {problem}; nothing was installed") from error
     chats, questions = content.chats_digest, content.questions_digest
-    print(f"wrote {pair.chats}: {sizes_of_chats(content)}, {pair.chats.stat().st_size:,} bytes ({chats['bytes']:,} unpacked)")
+    packed = pair.chats.stat().st_size
+    print(f"wrote {pair.chats}: {sizes_of_chats(content)}, {packed:,} bytes ({chats['bytes']:,} unpacked)")
     print(f"wrote {pair.questions}: {plural(questions['lines'], 'question')}, {questions['bytes']:,} bytes")
     recorded = json.loads(DIGESTS.read_bytes())["tags"].get(tag)
     if recorded:
@@ -240,13 +247,17 @@ def prepare(args: argparse.Namespace, tag: str) -> None:
     files = f"--tag {tag}" if here else f"--chats-file {pair.chats} --questions-file {pair.questions}"
     print(f"next: python beam_generate.py --dry-run {files}")
     if chats["bytes"] > 1_000_000 and not (TOKENIZER_DIR / VOCABULARY).exists():
-        print("before that, for chats of this length: python prepare_data.py --tokenizer hub (or a local file instead of hub)")
+        print(
+            "before that, for chats this long: python prepare_data.py --tokenizer hub (or a local file instead of hub)"
+        )
 
 
 def refuse_misuse(args: argparse.Namespace, tag: str) -> None:
     """Raise UsageError for flags that say nothing sensible, or not together."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", tag):
-        raise UsageError(f"--tag {one_line(tag, 40)!r} becomes part of a file name: letters, digits, '.', '_' and '-' only")
+        raise UsageError(
+            f"--tag {one_line(tag, 40)!r} becomes part of a file name: only letters, digits, '.', '_', '-'"
+        )
     if args.check and (args.src or args.tokenizer):
         raise UsageError("--check verifies what is installed; --src and --tokenizer install: give one or the other")
     alone = args.tokenizer is not None and not args.tag and not args.src
@@ -256,7 +267,9 @@ def refuse_misuse(args: argparse.Namespace, tag: str) -> None:
         raise UsageError(f"--tag {tag} is none of the release's ({', '.join(TIERS)}); another name needs --src")
     mirror = urlsplit(args.mirror)
     if mirror.scheme not in ("http", "https") or not mirror.hostname:
-        raise UsageError(f"--mirror {one_line(args.mirror)!r} is no URL; one such as https://host/BEAM, to which a path is added")
+        raise UsageError(
+            f"--mirror {one_line(args.mirror)!r} is no URL; a path is added to one such as https://host/BEAM"
+        )
     if mirror.password:
         keep_secret(mirror.password)
 

@@ -24,16 +24,17 @@ WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")  # a Chinese characte
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 LEAD = re.compile(r"^[^:\n]{0,60}\b(?:should|must)\b[^:\n]{0,40}:")  # "LLM response should state:"
 NUMBER_WEIGHT = 3  # a word with a digit counts so often: what is asked for is often a number
-STOP_WORDS = frozenset(
-    "a about across after all also am an and any are as at be been before being both but by can could did do does "
-    "d during each for from get give had has have he her his how i if in into is it its just ll m me might more "
-    "most my no not of on one only or our out over re s she should so some such t than that the their them then "
-    "there these they this those through to too up us ve was we were what when where which while who why will "
-    "with would you your "
-    # words of asking, which say nothing about the matter asked for
-    "based chat contain conversations items list llm many mention much order please provide provided response state "
-    "summarise summarize summary tell throughout walk".split()
-)
+COMMON_WORDS = """
+    a about across after all also am an and any are as at be been before being both but by can could d did do does
+    during each for from get give had has have he her his how i if in into is it its just ll m me might more most my no
+    not of on one only or our out over re s she should so some such t than that the their them then there these they
+    this those through to too up us ve was we were what when where which while who why will with would you your
+"""
+WORDS_OF_ASKING = """
+    based chat contain conversations items list llm many mention much order please provide provided response state
+    summarise summarize summary tell throughout walk
+"""
+STOP_WORDS = frozenset((COMMON_WORDS + WORDS_OF_ASKING).split())
 
 
 def content_words(text: str) -> list[str]:

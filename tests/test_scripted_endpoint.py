@@ -111,8 +111,10 @@ def test_answers_come_from_the_chat_and_follow_the_question(honest: ScriptedEndp
     chat = [f"I have a cat. Her name is {cat}.", "Lovely!", f"The cellar key hangs behind {key}. It rained.", "Noted."]
     about_the_cat = said(honest, generation(chat, "What is the name of my cat?"))
     about_the_key = said(honest, generation(chat, "Where does the cellar key hang?"))
-    assert cat in about_the_cat and key not in about_the_cat
-    assert key in about_the_key and cat not in about_the_key
+    assert cat in about_the_cat
+    assert key not in about_the_cat
+    assert key in about_the_key
+    assert cat not in about_the_key
 
 
 def test_answer_keeps_the_order_of_the_chat_and_leaves_out_what_does_not_matter(honest: ScriptedEndpoint) -> None:
@@ -225,7 +227,8 @@ def test_long_text_comes_in_several_chunks_and_usage_only_when_asked(honest: Scr
     *chunks, last, done = events(ask(honest, body).read().decode())
     assert done == "[DONE]"
     assert sum(bool(event["choices"][0]["delta"].get("content")) for event in chunks) > 1
-    assert last["choices"] == [] and last["usage"]["prompt_tokens"] > 0
+    assert last["choices"] == []
+    assert last["usage"]["prompt_tokens"] > 0
     assert not any("usage" in event for event in without[:-1])
 
 
@@ -333,7 +336,7 @@ def test_surrogate_pair_split_over_two_chunks() -> None:
 )
 def test_sse_that_never_ends_properly(ending: Any, error: type[Exception]) -> None:
     with serving(sse([chunk("a"), chunk("b")], ending)) as endpoint:
-        connection = connect(endpoint, timeout=1.0)
+        connection = connect(endpoint, timeout=1.0 if error is TimeoutError else PATIENCE)
         connection.request("POST", "/v1/chat/completions", b"{}")
         reply = connection.getresponse()
         assert json.loads(reply.readline().removeprefix(b"data: ")) == chunk("a")
@@ -422,7 +425,7 @@ def test_raw_bytes_go_out_as_they_are() -> None:
 )
 def test_broken_connections(answer: Answer, error: type[Exception]) -> None:
     with serving(answer) as endpoint:
-        connection = connect(endpoint, timeout=1.0)
+        connection = connect(endpoint, timeout=1.0 if error is TimeoutError else PATIENCE)
         connection.request("POST", "/v1/chat/completions", b"{}")
         with pytest.raises(error) as raised:
             connection.getresponse().read()
@@ -431,7 +434,7 @@ def test_broken_connections(answer: Answer, error: type[Exception]) -> None:
 
 
 def test_after_lets_others_pass() -> None:
-    slow = after(0.5, say("slow"))
+    slow = after(1.0, say("slow"))
     with ScriptedEndpoint(lambda request: slow if question_of(request) == "slow" else say("fast")) as endpoint:
         waiting = threading.Thread(target=said, args=(endpoint, generation([], "slow")))
         waiting.start()
@@ -439,7 +442,9 @@ def test_after_lets_others_pass() -> None:
         assert said(endpoint, generation([], "fast")) == "fast"
         waiting.join()
         first, second = endpoint.requests
-        assert first.answered and second.answered and second.answered < first.answered
+        assert first.answered
+        assert second.answered
+        assert second.answered < first.answered
 
 
 # --- The record and the server ------------------------------------------------------------------------------------
@@ -452,9 +457,12 @@ def test_requests_are_recorded_as_they_arrived(honest: ScriptedEndpoint) -> None
     connection.getresponse().read()
     (recorded,) = honest.requests
     assert (recorded.number, recorded.method, recorded.path) == (0, "POST", "/v1/chat/completions?a=b")
-    assert recorded.body == body and recorded.json()["x"] == 1.5
-    assert recorded.headers["x-custom"] == "V" and recorded.headers["authorization"] == "Bearer k"
-    assert recorded.answered is not None and recorded.answered >= recorded.received
+    assert recorded.body == body
+    assert recorded.json()["x"] == 1.5
+    assert recorded.headers["x-custom"] == "V"
+    assert recorded.headers["authorization"] == "Bearer k"
+    assert recorded.answered is not None
+    assert recorded.answered >= recorded.received
 
 
 def test_connection_is_kept_for_further_requests(honest: ScriptedEndpoint) -> None:
@@ -569,7 +577,8 @@ PROGRAM = [sys.executable, str(Path(scripted_endpoint.__file__))]
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_program_says_where_it_listens_and_ends_cleanly(ending: signal.Signals) -> None:
     with subprocess.Popen([*PROGRAM, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        assert run.stdout and run.stderr
+        assert run.stdout
+        assert run.stderr
         url = run.stdout.readline().strip()
         host, port = url.removeprefix("http://").removesuffix("/v1").split(":")
         with closing(http.client.HTTPConnection(host, int(port), timeout=PATIENCE)) as connection:
@@ -585,4 +594,5 @@ def test_program_names_a_port_that_is_taken(honest: ScriptedEndpoint) -> None:
     port = str(honest.server_address[1])
     run = subprocess.run([*PROGRAM, "--port", port], capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 2
-    assert f"port {port}" in run.stderr and "Traceback" not in run.stderr
+    assert f"port {port}" in run.stderr
+    assert "Traceback" not in run.stderr
