@@ -121,7 +121,9 @@ class ChatsFile:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{self.path} line {number}: not JSON ({one_line(str(error), 80)})") from error
         messages = row.get("messages") if isinstance(row, dict) else None
-        if not (isinstance(messages, list) and isinstance(row.get("chat_id"), str | int) and all(map(_is_message, messages))):
+        if not (
+            isinstance(messages, list) and isinstance(row.get("chat_id"), str | int) and all(map(_is_message, messages))
+        ):
             raise UsageError(
                 f'{self.path} line {number}: not a chat {{"chat_id": …, "messages": [{{"role", "content"}}]}}'
             )

@@ -350,13 +350,14 @@ class Judge:
         from beam_endpoint import encode_body, encode_json
 
         message = encode_json({"role": "user", "content": job.item.prompt})
-        return await self.endpoint.ask(encode_body(self.settings, [], message))
+        outcome = await self.endpoint.ask(encode_body(self.settings, [], message))
+        job.group.item.replied |= not hasattr(outcome, "kind")
+        return outcome
 
     async def _settle(self, job: Job, outcome: Reply | Failure) -> bool:
         judging, call = job.group.item, job.item
         level = None
         if not hasattr(outcome, "kind"):
-            judging.replied = True
             self.tally.calls += 1
             self.tally.prompt_tokens += outcome.prompt_tokens or 0
             self.tally.completion_tokens += outcome.completion_tokens or 0

@@ -70,7 +70,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     across, up = WIDTH, ABOVE + rows + below
     axes = figure.add_axes((LEFT / across, below / up, (WIDTH - LEFT - RIGHT) / across, rows / up))
     _frame(axes, places, scores)
-    step = min(0.2, 0.64 / len(runs))
+    step = min(0.24, 0.66 / len(runs))
     handles = [
         _points(axes, order, {name: places[name] + (order - (len(runs) - 1) / 2) * step for name in names}, of_run)
         for order, of_run in enumerate(scores)

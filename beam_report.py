@@ -124,6 +124,8 @@ def comparable(run: Run) -> dict[str, Any]:
     known = {name: run.settings[key] for key, name in COMPARED.items() if key in run.settings}
     if run.ordering != "unknown":
         known["event_ordering"] = run.ordering
+    if run.ordering in ("tau", "mixed") and "alignment_prompt_sha256" in run.settings:
+        known["alignment prompt"] = run.settings["alignment_prompt_sha256"]
     return known | {f"{part} file": ", ".join(digests) for part, digests in run.data.items()}
 
 
@@ -274,15 +276,13 @@ def _bold(name: str) -> str:
 
 
 def report_object(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """All that is known, as the help page lists it. Holds no NaN, whatever a sidecar held."""
-    found = {
+    """All that is known, as the help page lists it."""
+    return {
         "version": VERSION,
         "level": LEVEL,
         "runs": [_run_object(run) for run in runs],
         "comparisons": [_comparison_object(comparison) for comparison in comparisons],
     }
-    cleaned: dict[str, Any] = json.loads(json.dumps(found), parse_constant=lambda constant: None)
-    return cleaned
 
 
 def _run_object(run: Run) -> dict[str, Any]:

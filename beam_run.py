@@ -293,8 +293,9 @@ class Run:
         self._failed = 0
         self._failed_in_a_row = 0  # attempts
         self._stopped_by_failures = False
-        self._used_up_in_a_row = 0
-        self._probe_at = 0.0
+        self._wave = 0  # of new jobs sent into an outage
+        self._wave_left = 0
+        self._next_wave_at = 0.0
 
     async def go(self) -> Ended:
         """Run until nothing is left to ask or something stops it. Raises what was no endpoint's trouble."""
@@ -345,20 +346,24 @@ class Run:
             following = self._order.next(now, self._may_start(now))
             if following is None:
                 return
+            self._wave_left -= 1
             task = asyncio.create_task(self._work(following))
             self._asking.add(task)
             task.add_done_callback(self._landed)
 
     def _may_start(self, now: float) -> bool:
-        """Whether a job that was never sent may be sent: not into an outage.
+        """Whether a job that was never sent may be sent: into an outage only a few at a time.
 
         After max(concurrency, 10) failed attempts in a row the endpoint counts as down. Then those that were sent keep
-        trying; when they are used up, one new job after the other finds out whether it is back, after growing pauses.
-        Otherwise an outage would use up the attempts of every question that is left.
+        trying; when their attempts are used up, a wave of as many new ones finds out whether it is back, and so on after
+        growing pauses. Otherwise an outage would use up the attempts of every question that is left within minutes.
         """
-        if self._failed_in_a_row < max(self._limits.concurrency, 10):
+        many = max(self._limits.concurrency, 10)
+        if self._failed_in_a_row < many:
             return True
-        return not (self._asking or self._waiting) and now >= self._probe_at
+        if not (self._asking or self._waiting) and now >= self._next_wave_at:
+            self._wave_left = many
+        return self._wave_left > 0
 
     def _pause(self) -> float | None:
         """Seconds until something is due without a request landing."""
@@ -370,8 +375,8 @@ class Run:
             due.append(max(self._waiting[0][0] - now, 0.0))
         if now < self._pause_until:
             due.append(self._pause_until - now)
-        if now < self._probe_at:
-            due.append(self._probe_at - now)
+        if now < self._next_wave_at:
+            due.append(self._next_wave_at - now)
         return min(due)
 
     def _landed(self, task: asyncio.Task[None]) -> None:
@@ -401,8 +406,8 @@ class Run:
     async def _take(self, job: Job, outcome: Reply | Failure) -> None:
         if isinstance(outcome, Reply):
             self._successes += 1
-            self._failed_in_a_row = self._used_up_in_a_row = 0
-            self._probe_at = 0.0
+            self._failed_in_a_row = self._wave = self._wave_left = 0
+            self._next_wave_at = 0.0
             self.touch(job.group)
         elif outcome.kind == "stop":
             self.stop(Ended(1, f"{outcome.text}. {outcome.way_out}"))
@@ -412,10 +417,14 @@ class Run:
             return
         else:
             self._failed_in_a_row = 0  # a refusal shows that the endpoint is there
-        if await self._settle(job, outcome):
-            self._count(self._finish(job, not isinstance(outcome, Reply)))
-        elif not self._stop:
-            self._order.again(job)
+            if self._stopped_by_failures:
+                return  # enough of them are recorded
+            self._count(job, failed=True)
+        if not await self._settle(job, outcome):
+            if not self._stop:
+                self._order.again(job)
+        elif isinstance(outcome, Reply):
+            self._count(job, failed=False)
 
     def _try_again(self, job: Job, failure: Failure) -> None:
         now, wait, job.last = time.monotonic(), 0.0, failure
@@ -433,20 +442,23 @@ class Run:
                 job.group.waiting += 1
                 heapq.heappush(self._waiting, (now + wait, next(self._serial), job))
             return
-        self._used_up_in_a_row += 1
-        self._probe_at = now + backoff(self._used_up_in_a_row, self._waits)
+        if self._stop:
+            return
+        if not (self._waiting or self._asking):
+            self._wave += 1
+            self._next_wave_at = now + backoff(self._wave, self._waits)
         job.successes_before = self._successes
         self._put_off.append(job)
-        if not job.second_chance:
-            self._count(self._finish(job, True))
+        self._count(job, failed=True)
 
-    def _count(self, failed: bool | None) -> None:
-        """Count a finished question; stop when the first ones have all failed."""
-        if failed is None:
+    def _count(self, job: Job, failed: bool) -> None:
+        """Count a finished question, once; stop when the first ones have all failed."""
+        failed_question = None if job.second_chance else self._finish(job, failed)
+        if failed_question is None:
             return
         self._finished += 1
-        self._failed += failed
-        if failed and self._failed == self._finished == self._limits.stop_after_failures:
+        self._failed += failed_question
+        if failed_question and self._failed == self._finished == self._limits.stop_after_failures:
             self.stop(
                 Ended(
                     1,

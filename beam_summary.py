@@ -5,6 +5,7 @@ The summary is the same wherever it is printed: at the end of `beam_judge.py` an
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import textwrap
@@ -130,6 +131,7 @@ def load_run(scores_path: str | Path) -> Run:
     except UsageError as error:
         say(f"warning: {error.args[0].partition(';')[0]}; model, judge and data of {path} are taken as unknown")
         sidecar = {}
+    sidecar = json.loads(json.dumps(sidecar), parse_constant=lambda constant: None)  # no NaN goes further than here
     answers = [item for item in _list(sidecar.get("answers")) if isinstance(item, dict)]
     settings = _mapping(sidecar.get("settings"))
     half_points |= {key: scores[key] for key in half_points if key[1] == "event_ordering"}
@@ -177,12 +179,15 @@ def _counts(scored: int, details: Mapping[QuestionKey, Mapping[str, Any]], recor
 
 
 def _ordering(details: Mapping[QuestionKey, Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    """How event_ordering was scored: as the questions' details say, else as the settings do."""
-    found = {row.get("ordering") for key, row in details.items() if key[1] == "event_ordering"} - {None}
-    if len(found) > 1:
-        return "mixed"
-    mode = found.pop() if found else settings.get("event_ordering")
-    return mode if mode in ("strict", "tau") else "unknown"
+    """How event_ordering was scored: as the details of judged questions say, else as the settings do.
+
+    An answer that scores 0 unjudged does so in either mode, so what its details say of the mode may be outdated.
+    """
+    judged = [row for key, row in details.items() if key[1] == "event_ordering" and row.get("status") == "judged"]
+    found = [mode for mode in ("strict", "tau") if any(row.get("ordering") == mode for row in judged)]
+    if not found:
+        return settings["event_ordering"] if settings.get("event_ordering") in ("strict", "tau") else "unknown"
+    return found[0] if len(found) == 1 else "mixed"
 
 
 def _digests(answers: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -242,7 +247,7 @@ def summary_lines(run: Run) -> list[str]:
     rows = summary_rows(run)
     starts = [f"overall: {number(rows[0].estimate.mean)}"]
     starts += [f"  {one_line(row.name, 24)}: {number(row.estimate.mean)} (n={row.estimate.n})" for row in rows[1:]]
-    left = max(map(len, starts))
+    left = max(len("  contradiction_resolution: 0.1234 (n=700)"), *map(len, starts))
     cells = WIDTH - left - len("  0.000 to 0.000  0.0000  ││")
     mode = {"tau": " · event_ordering: tau", "mixed": " · event_ordering: partly tau, partly strict"}
     lines = [f"=== BEAM summary ({run.size}) ==={mode.get(run.ordering, '')}"]

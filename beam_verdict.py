@@ -1,4 +1,4 @@
-"""What a judge said, read without guessing, and the arithmetic on it. Pure functions, no input or output.
+"""What a judge said, read without guessing, and a question's score. Pure functions, no input or output.
 
 A verdict is accepted only when it is unambiguous; a reply that could mean two things is unreadable (None).
 The steps, of which the first that finds a score decides, also when what it finds is no level:
@@ -15,10 +15,12 @@ Every step takes time linear in the reply, and no reply makes a reader raise.
 import json
 import math
 import re
-from bisect import bisect_right, insort
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
+
+from beam_order import one_to_one
+from beam_order import tau_score as tau_score
+from beam_prose import mentioned_levels, prose_verdict
 
 # A JSON object as its pairs, so that a key given twice is seen; a JSON array stays a list.
 JsonObject = tuple[tuple[str, Any], ...]
@@ -35,46 +37,12 @@ _MOST_RESCANS = 32
 _FAR_BEHIND = 4096
 
 _OBJECT_START = re.compile(r'\{\s*+["}]')
-_THINK_TAG = re.compile(r"<(/?)think(?:ing)?\s*>", re.IGNORECASE)
+_OPEN_THINK = re.compile(r"<think(?:ing)?\s*>", re.IGNORECASE)
+_CLOSE_THINK = re.compile(r"</think(?:ing)?\s*>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})(.*)$", re.MULTILINE)
 _LANGUAGE_TAG = re.compile(r"[ \t]*[\w.+-]*")
 _NUMERIC_TEXT = re.compile(
     r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)(?:\s*(?:/|out\s+of)\s*1(?:\.0*)?)?\s*", re.IGNORECASE
-)
-
-# Step 5. Typographic characters are made plain first; every quantifier is bounded or possessive.
-_PLAIN = str.maketrans("“”„‘’：＝", '"""\'\':=')
-_MENTION = re.compile(
-    r"""(?<!\w)(?<!\w-)
-    (?P<other>(?:max(?:im(?:um|al))?|min(?:im(?:um|al))?|possible|highest|lowest|achievable|confidence)\.?[ \t]{1,8})?
-    score ["'`*_\\]{0,6} [ \t]{0,8} (?:\([^()\n]{0,40}\))? ["'`*_\\ \t]{0,6} (?P<sign>:=|[:=]=?>?|\bis\b)""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_AFTER_MENTION = re.compile(
-    r"""(?P<lead>[\s"'`*_\[(\\$]{0,40}+)
-    (?P<number>[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20}))
-    (?:(?:[ \t]*(?:points?|pts?))?[ \t]*[(\[]?[ \t]*(?:/|out[ ]of|of)[ \t]*(?P<most>[0-9]{1,9}(?:\.[0-9]{0,9})?))?
-    (?P<rest>.*)""",
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
-)
-# Behind the number, closing marks aside: what makes it part of something else (10, 1e5, 1,0, 0.5-1.0, 1/5, 100%).
-_MORE_THAN_A_NUMBER = re.compile(
-    r"""["'`*_\])}$\\]*+ (?: [^\W_] | \.+\d | [ \t]*+% | [ \t]*+/(?![/*])
-    | [ \t]*+[(\[]?(?:of|on[ ]an?|percent|only|if|when|unless)\b
-    | (?:[-–—−~+*^×÷→=<>|:,…·/\ \t]|\b(?:or|to|and|through|vs)\b)*+[\d½¼¾])""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_ALONE_ON_ITS_LINE = re.compile(r"""["'`*_\])}$\\.,; \t\r]*+(?:\n|\Z)""")
-_END_OF_STATEMENT = re.compile(
-    r"""["'`*_\])}$\\]*+\s*+(?:[.;!](?!\d)|\Z|\n|because\b|since\b|as\b)|\s*+\n""", re.IGNORECASE
-)
-_NO_NUMBER = re.compile(r"(?:none|null|nan|true|false|inf(?:inity)?|n/a)\b", re.IGNORECASE)
-# A string value of near-JSON: it ends at a quote that a comma or bracket follows, so that quotes inside do not end it.
-_STRING_VALUE = re.compile(
-    r"""[:\[]\s*+(["'])(?!\s*+[-+.\d/ ]{1,16}\1)(?:\\.|(?!\1\s*+(?:[,}\]]|\Z)).)*+(?:\1|\Z)""", re.DOTALL
-)
-_FLAG_MENTION = re.compile(
-    r"""\b(all_present|order_correct)["'`*\\]{0,6}\s*+[:=]\s*+["'`*\\]{0,6}(\w+)""", re.IGNORECASE
 )
 
 
@@ -147,13 +115,15 @@ def _verdict(reply: str, finish_reason: str | None, key: str) -> JsonObject:
     if value is _NOT_JSON:
         text = _trimmed(_after_thinking(text))
         value = _json(text)
+    if value is _NOT_JSON and _OPEN_THINK.search(text):
+        raise _Unreadable  # still thinking at the end
     if value is not _NOT_JSON:
         found = _carrier(value, key)
     else:
         objects = _complete_objects(text)
         found = _in_fence(text, key, was_cut) or _in_objects(text, objects, key, was_cut)
         if found is None and key == "score" and not was_cut:
-            found = _in_prose(_outside(text, objects, 0))
+            found = prose_verdict(_outside(text, objects, 0))
     if found is None:
         raise _Unreadable
     return found
@@ -173,10 +143,8 @@ def _json(text: str) -> Any:
 
 
 def _after_thinking(text: str) -> str:
-    tags = list(_THINK_TAG.finditer(text))
-    if tags and not tags[-1][1]:
-        raise _Unreadable  # still thinking at the end
-    return text[tags[-1].end() :] if tags else text
+    ends = [tag.end() for tag in _CLOSE_THINK.finditer(text)]
+    return text[ends[-1] :] if ends else text
 
 
 def _in_fence(text: str, key: str, was_cut: bool) -> JsonObject | None:
@@ -248,8 +216,11 @@ def _in_objects(text: str, objects: Sequence[_Found], key: str, was_cut: bool) -
             raise _Unreadable  # the object around it might have gone on with another one
         if key == "score":
             # A broken object around this one or after it may hold the judge's real verdict: it must not say otherwise.
-            rest = _outside(text, objects, end if outer is None else outer).rstrip()
-            if any(level != _agreed_level(carrier) for level in _mentions(rest, keys_only=True)):
+            level = _agreed_level(carrier)
+            rest = _outside(text, objects, end)
+            if outer is not None and "}" in rest:  # it went on; one that did not was a draft
+                rest = _outside(text, objects, outer)
+            if any(other != level for other in mentioned_levels(rest.rstrip(), keys_only=True)):
                 raise _Unreadable
         return carrier
     return None
@@ -262,49 +233,7 @@ def _outside(text: str, objects: Sequence[_Found], since: int) -> str:
         if found.start >= since:
             pieces.append(text[since : found.start])
             since = found.end
-    return "{}".join([*pieces, text[since:]])
-
-
-def _in_prose(text: str) -> JsonObject | None:
-    text = text.translate(_PLAIN)
-    levels = list(_mentions(text))
-    # In near-JSON a mention inside a string value is reasoning: it may contradict the score, but it is none.
-    brace = text.find("{") if "{" in text else len(text)
-    if not any(True for _ in _mentions(text[:brace] + _STRING_VALUE.sub(":{}", text[brace:]))):
-        return None
-    flags = [(mention[1].lower(), mention[2]) for mention in _FLAG_MENTION.finditer(text)]
-    return (*(("score", level) for level in levels), *flags)
-
-
-def _mentions(text: str, keys_only: bool = False) -> Iterator[float | None]:
-    """What each `score: X` of the text says: a level, or None where X is a value but no level.
-
-    `keys_only`: only those that look like a key of an object, and one whose number is the last of the text may be cut.
-    """
-    for mention in _MENTION.finditer(text):
-        before = text[max(0, mention.start() - 20) : mention.start()].rstrip()
-        if mention["other"] or keys_only and not before.endswith(("{", '"', "'", "“", "‘")):
-            continue
-        tail = text[mention.end() : mention.end() + 200]
-        said = _AFTER_MENTION.match(tail)
-        if said is None:
-            bare = tail.lstrip(" \t\r\n\"'`*_[(\\$~≈<>≤≥±-−+.#{")
-            if not bare or bare[0].isnumeric() or _NO_NUMBER.match(bare):
-                yield None
-            continue
-        rest = said["rest"]
-        if mention["sign"].lower() == "is" and not _END_OF_STATEMENT.match(rest):
-            continue  # "the score is 1.0 only if ..." gives no score
-        if (
-            _MORE_THAN_A_NUMBER.match(rest)
-            or ("\n" in said["lead"] and not _ALONE_ON_ITS_LINE.match(rest))  # a numbered list, perhaps
-            or (said["most"] and float(said["most"]) != 1)
-            or (keys_only and not rest)
-        ):
-            yield None
-        else:
-            level = float(said["number"])
-            yield level + 0.0 if 0 <= level <= 1 else None
+    return "(…)".join([*pieces, text[since:]])
 
 
 # ---- what an object says ----
@@ -352,8 +281,10 @@ def _agreed_flag(verdict: JsonObject, name: str) -> bool | str | None:
     for value in _values(verdict, name):
         if isinstance(value, str):
             value = FLAG_WORDS.get(value.strip().lower(), None if value.strip().lower() in ("null", "none") else value)
-        if value is not None:
-            flags.add(value if isinstance(value, bool) else "unclear")
+        if value in (0.0, 1.0):  # true and false as well
+            flags.add(bool(value))
+        elif value is not None:
+            flags.add("unclear")
     if len(flags) > 1:
         raise _Unreadable
     return flags.pop() if flags else None
@@ -386,55 +317,3 @@ def question_score(levels: Sequence[float | None], cut: bool = True) -> float:
     if not levels:
         raise ValueError("a question without levels has no score")
     return math.fsum(int(level or 0) if cut else (level or 0.0) for level in levels) / len(levels)
-
-
-def one_to_one(matches: Sequence[int | None], events: Sequence[Hashable]) -> list[int | None]:
-    """Each event (number from 1) is given to one line only: the first that claims it; later ones get None.
-
-    Of equal events a line gets the first that is still free, whichever of them it claims.
-    """
-    free: dict[Hashable, list[int]] = {}
-    for number in range(len(events), 0, -1):
-        free.setdefault(events[number - 1], []).append(number)
-    return [
-        free[events[match - 1]].pop() if match is not None and free[events[match - 1]] else None for match in matches
-    ]
-
-
-def tau_score(order: Sequence[int | None], n_events: int) -> float:
-    """(tau-b + 1) / 2 between the reference order 1..n and the response's lines, as in the BEAM paper.
-
-    `order`: for each line its event or None, one-to-one. Both orders rank the union of the events and the unmatched
-    lines; what an order lacks ties for its last rank. Where tau is undefined: 1 for identical orders, else 0.
-    """
-    if not order:
-        return 0.0
-    rank_of = {event: rank for rank, event in enumerate(order) if event is not None}
-    extra = [rank for rank, event in enumerate(order) if event is None]
-    if len(rank_of) + len(extra) < len(order) or any(not 1 <= event <= n_events for event in rank_of):
-        raise ValueError(f"not a one-to-one alignment with {n_events} events: {list(order)}")
-    last = n_events + len(order)
-    reference = [*range(n_events), *(last for _ in extra)]
-    response = [*(rank_of.get(event, last) for event in range(1, n_events + 1)), *extra]
-    tau = kendall_tau_b(reference, response)
-    if tau is None:
-        return 1.0 if reference == response else 0.0
-    return (tau + 1) / 2
-
-
-def kendall_tau_b(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Kendall's rank correlation with ties counted, -1 to 1; None where one side has no two different values."""
-    pairs = sorted(zip(x, y, strict=True))
-    seen: list[float] = []
-    discordant = 0
-    for _, value in pairs:
-        discordant += len(seen) - bisect_right(seen, value)
-        insort(seen, value)
-    every = len(pairs) * (len(pairs) - 1) // 2
-    tied_x, tied_y, tied_both = (
-        sum(count * (count - 1) // 2 for count in Counter(values).values()) for values in (x, y, pairs)
-    )
-    if every in (tied_x, tied_y):
-        return None
-    score = every - tied_x - tied_y + tied_both - 2 * discordant
-    return max(-1.0, min(1.0, score / math.sqrt((every - tied_x) * (every - tied_y))))

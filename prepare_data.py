@@ -23,6 +23,7 @@ import argparse
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import sys
@@ -43,6 +44,7 @@ from beam_common import (
     one_line,
     plural,
     say,
+    shown_url,
     write_whole,
 )
 from beam_download import MANIFEST, MIRROR, fetch_all, files_for, read_manifest
@@ -91,15 +93,18 @@ def vocabulary_problem(content: bytes, manifest: dict[str, Any]) -> str:
 def _from_hub() -> Path:
     try:
         import httpx2
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import constants, hf_hub_download
         from huggingface_hub.errors import EntryNotFoundError, XetDownloadError
     except ImportError as error:
         raise UsageError(f"--tokenizer hub: {error}; pip install -r requirements.txt first") from error
     try:
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries fill the screen
+        say(f"fetching {VOCABULARY} of {HUB_REPOSITORY} from {shown_url(constants.ENDPOINT)}")
         return Path(hf_hub_download(HUB_REPOSITORY, VOCABULARY))
     except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL, EntryNotFoundError, XetDownloadError) as error:
+        cause = error.__cause__ or error  # what lies behind "check your connection"
         raise UsageError(
-            f"--tokenizer hub: {one_line(str(error) or type(error).__name__, 200)}; check network, proxy and HF_ENDPOINT, "
+            f"--tokenizer hub: {one_line(str(cause) or type(cause).__name__, 200)}; check network, proxy, HF_ENDPOINT, "
             f"or fetch {VOCABULARY} of {HUB_REPOSITORY} elsewhere and pass its path"
         ) from error
 
@@ -176,13 +181,13 @@ def parser() -> argparse.ArgumentParser:
         "(default: download)")  # fmt: skip
     add("--out-dir", type=Path, metavar="DIR", default=DATA_DIR, help="where the pair goes (default: data/ next to the "
         "script)")  # fmt: skip
-    add("--prefer-truncated", action="store_true", help="use chat_trunecated.json where a chat has one, as the authors' "
-        "answer generation does; the published benchmark files use chat.json")  # fmt: skip
+    add("--prefer-truncated", action="store_true", help="use chat_trunecated.json where a chat has one, as the "
+        "authors' answer generation does; the published benchmark files use chat.json")  # fmt: skip
     add("--chats", type=comma_list, metavar="IDS", help="comma-separated chat ids (default: all)")
     add("--allow-missing", action="store_true", help="leave out chats whose directory lacks the chat or the questions, "
         "or for which the server says 404")  # fmt: skip
-    add("--tokenizer", metavar="SRC", help="install the Kimi vocabulary from a file or folder, or `hub` for the official "
-        "release; alone, only that; with --tag or --src, the data too")  # fmt: skip
+    add("--tokenizer", metavar="SRC", help="install the Kimi vocabulary from a file or folder, or `hub` for the "
+        "official release; alone, only that; with --tag or --src, the data too")  # fmt: skip
     add("--mirror", metavar="URL", default=MIRROR, help="where downloads come from: <URL>/chats/1M/… (default: "
         "%(default)s)")  # fmt: skip
     add("--check", action="store_true", help="verify the installed data and vocabulary against the recorded digests "

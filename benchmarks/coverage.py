@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from beam_common import plural  # noqa: E402
-from beam_stats import LEVEL, clustered_mean, t_quantile  # noqa: E402
+from beam_common import plural
+from beam_stats import LEVEL, clustered_mean, t_quantile
 
 if TYPE_CHECKING:
     import numpy

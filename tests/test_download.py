@@ -1,4 +1,4 @@
-"""Downloading over real HTTP from a scripted server: verified, retried, resumed, never fetched twice, never used wrong."""
+"""Downloading over real HTTP from a scripted server: verified, retried, resumed, fetched once, never used wrong."""
 
 from __future__ import annotations
 
@@ -388,7 +388,8 @@ def test_wrong_content_to_the_end(mirror: Mirror, tmp_path: Path, waits: list[fl
     wrong = SMALL[CHAT][:-1] + bytes([SMALL[CHAT][-1] ^ 1])
     for part in (CHAT, git_id(SMALL[CHAT]), git_id(wrong), "--src"):
         assert part in str(caught.value)
-    assert len(mirror.asked(CHAT)) == 6 and len(waits) == 5, "no wait after the last attempt"
+    assert len(mirror.asked(CHAT)) == 6
+    assert len(waits) == 5, "no wait after the last attempt"
     assert not [name for name in names(tmp_path) if name.startswith(CHAT)], "the bad part is thrown away"
 
 
@@ -401,7 +402,7 @@ def test_refused_at_once(status: str, mirror: Mirror, tmp_path: Path, waits: lis
 
 
 def test_nobody_listens(tmp_path: Path, waits: list[float]) -> None:
-    with pytest.raises(StoppedEarly, match="127.0.0.1:9/chats/1M/"):
+    with pytest.raises(StoppedEarly, match=r"127\.0\.0\.1:9/chats/1M/"):
         fetch_all(RELEASE[:1], "http://127.0.0.1:9", tmp_path, allow_missing=False)
     assert len(waits) == 5
 
@@ -488,7 +489,7 @@ def test_downloads_the_tier_of_the_tag(
     assert {path for path, _ in mirror.requests} == {path for path in SMALL if "/100K/" in path}
     captured = capsys.readouterr()
     assert "1 chat, 2 messages" in captured.out
-    assert "\x1b" not in captured.err and "\r" not in captured.err, "plain lines where there is no terminal"
+    assert not {"\x1b", "\r"} & set(captured.err), "plain lines where there is no terminal"
 
 
 def test_selection_and_truncated_variant(mirror: Mirror, manifest: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,17 +119,17 @@ def test_summary_of_a_judged_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     # The mean is 0.75 with an interval far beyond 0 to 1 (two chats); half points: (1 + 0.25 + 1 + 1) / 4.
     assert out.splitlines() == [
         "=== BEAM summary (n=4) ===",
-        "overall: 0.7500                           0.000 to 1.000  0.8125  │█████████   │",
-        "  abstention: 0.7500 (n=4)                0.000 to 1.000  0.8125  │█████████   │",
-        "  contradiction_resolution: - (n=0)       -               -",
-        "  event_ordering: - (n=0)                 -               -",
-        "  information_extraction: - (n=0)         -               -",
-        "  instruction_following: - (n=0)          -               -",
-        "  knowledge_update: - (n=0)               -               -",
-        "  multi_session_reasoning: - (n=0)        -               -",
-        "  preference_following: - (n=0)           -               -",
-        "  summarization: - (n=0)                  -               -",
-        "  temporal_reasoning: - (n=0)             -               -",
+        "overall: 0.7500                             0.000 to 1.000  0.8125  │███████▌  │",
+        "  abstention: 0.7500 (n=4)                  0.000 to 1.000  0.8125  │███████▌  │",
+        "  contradiction_resolution: - (n=0)         -               -",
+        "  event_ordering: - (n=0)                   -               -",
+        "  information_extraction: - (n=0)           -               -",
+        "  instruction_following: - (n=0)            -               -",
+        "  knowledge_update: - (n=0)                 -               -",
+        "  multi_session_reasoning: - (n=0)          -               -",
+        "  preference_following: - (n=0)             -               -",
+        "  summarization: - (n=0)                    -               -",
+        "  temporal_reasoning: - (n=0)               -               -",
         "(score · 95 % interval by 2 chats · half points kept · bar from 0 to 1)",
         "",
         "unreadable verdicts: 1",
@@ -159,7 +160,7 @@ def test_files_of_another_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """Neither details nor sidecar: what is unknown is shown as unknown, and half points not as a number."""
     path = write_scores(tmp_path / "mine.jsonl", four(1, 0, 1, 1))
     out = report(capsys, path)[1]
-    assert "  abstention: 0.7500 (n=4)                0.000 to 1.000  -       │█████████   │" in out
+    assert "  abstention: 0.7500 (n=4)                  0.000 to 1.000  -       │███████▌  │" in out
     for name in ("unreadable verdicts", "failed calls", "empty answers", "answers with an error"):
         assert f"{name}: unknown\n" in out
     assert "model: mine.jsonl\njudge: unknown\n" in out
@@ -169,7 +170,7 @@ def test_half_points_need_the_details_of_every_question(tmp_path: Path, capsys: 
     rows = four(1, 0, 1, 1) | {("1", "summarization", 0): 0.0}
     path = write_scores(tmp_path / "scores.jsonl", rows)
     write_lines(tmp_path / "scores.details.jsonl", [detail(("1", "summarization", 0), [0.5])])
-    code, out, _ = report(capsys, path, "--format", "json")
+    out = report(capsys, path, "--format", "json")[1]
     run = json.loads(out)["runs"][0]
     assert run["overall"]["half_points"] is None
     assert run["abilities"]["abstention"]["half_points"] is None
@@ -219,6 +220,15 @@ def test_title_names_the_ordering_mode(tmp_path: Path, modes: list[str | None], 
     assert summary_lines(load_run(path))[0] == title
 
 
+def test_unjudged_answers_do_not_mix_the_ordering_modes(tmp_path: Path) -> None:
+    """An empty answer scores 0 in either mode and is not looked at again when the mode changes."""
+    questions = [("1", "event_ordering", 0), ("1", "event_ordering", 1)]
+    path = write_scores(tmp_path / "scores.jsonl", dict.fromkeys(questions, 0.0))
+    rows = [detail(questions[0], [], status="empty", ordering="strict"), detail(questions[1], [0.0], ordering="tau")]
+    write_lines(tmp_path / "scores.details.jsonl", rows)
+    assert load_run(path).ordering == "tau"
+
+
 def test_half_points_of_event_ordering_are_its_score(tmp_path: Path) -> None:
     """A strict ordering verdict between the levels was cut: there is no half of a perfect order."""
     path = write_scores(tmp_path / "scores.jsonl", {("1", "event_ordering", 0): 0.0})
@@ -240,18 +250,26 @@ def test_title_of_a_partial_run(tmp_path: Path, selected: int | None, title: str
     assert summary_lines(load_run(path))[0] == title
 
 
-def test_selected_questions_of_shards_add_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("selected", "total"),
+    [
+        pytest.param([360, 340], 700, id="shards"),
+        pytest.param([360, None], None, id="one-unknown"),
+        pytest.param([True], None, id="no-number"),
+    ],
+)
+def test_selected_questions_of_shards_add_up(tmp_path: Path, selected: list[Any], total: int | None) -> None:
     path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
-    shards = [{"model": "m", "selected": 360, "data": DATA}, {"model": "m", "selected": 340, "data": DATA}]
+    shards = [{"model": "m", "selected": count, "data": DATA} for count in selected]
     path.with_suffix(".run.json").write_text(json.dumps({"answers": shards}))
     run = load_run(path)
-    assert (run.selected, run.name) == (700, "m")
+    assert (run.selected, run.name) == (total, "m")
 
 
 def test_one_chat_has_no_interval_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_scores(tmp_path / "scores.jsonl", {("3", "abstention", 0): 1.0, ("3", "abstention", 1): 0.0})
     out = report(capsys, path)[1]
-    assert "  abstention: 0.5000 (n=2)                -               -       │██████      │" in out
+    assert "  abstention: 0.5000 (n=2)                  -               -       │█████     │" in out
     assert "(score · one chat: no interval · half points kept · bar from 0 to 1)" in out
 
 
@@ -290,7 +308,7 @@ def test_comparison_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     other = write_scores(tmp_path / "other.jsonl", second)
     write_sidecar(one, "model-a")
     write_sidecar(other, "model-b")
-    code, out, _ = report(capsys, one, other)
+    out = report(capsys, one, other)[1]
     block = out[out.index("=== model-b against model-a ===") :].splitlines()
     # SE = 0.028868, t(3) = 3.18245: the interval is −0.25 ± 0.09187; p = 0.0033 (t = −8.66, df 3).
     assert block[:7] == [
@@ -399,6 +417,22 @@ def test_no_note_when_nothing_differs(tmp_path: Path) -> None:
     assert beam_report.compare(load_run(one), load_run(one)).notes == []
 
 
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        pytest.param("tau", ["alignment prompt differs: one for A, two for B"], id="tau"),
+        pytest.param("strict", [], id="strict-has-no-alignment"),
+    ],
+)
+def test_alignment_prompts_matter_in_tau_mode_only(tmp_path: Path, mode: str, expected: list[str]) -> None:
+    runs = []
+    for name, prompt in (("A", "one"), ("B", "two")):
+        path = write_scores(tmp_path / f"{name}.jsonl", four(1, 0, 1, 1))
+        write_sidecar(path, name, event_ordering=mode, alignment_prompt_sha256=prompt)
+        runs.append(load_run(path))
+    assert beam_report.compare(*runs).notes == expected
+
+
 def test_notes_on_lost_verdicts_and_mixed_settings(tmp_path: Path) -> None:
     one = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
     write_lines(tmp_path / "one.details.jsonl", [detail(("1", "abstention", 1), [None, None])])
@@ -458,23 +492,20 @@ def test_identity_and_the_last_line_of_a_question(tmp_path: Path, capsys: pytest
     assert "  abstention: 0.7500 (n=2)" in report(capsys, write_lines(tmp_path / "scores.jsonl", rows))[1]
 
 
+ROW = '{"chat_id": "1", "question_type": "abstention", "question_index": 0, "score": %s}'
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
         pytest.param('{"chat_id": "1", "question_ty', id="torn"),
         pytest.param("null", id="null"),
         pytest.param("[]", id="list"),
-        pytest.param('{"chat_id": "1", "question_type": "abstention", "question_index": 0, "score": NaN}', id="nan"),
-        pytest.param(
-            '{"chat_id": "1", "question_type": "abstention", "question_index": 0, "score": 1e999}', id="infinite"
-        ),
-        pytest.param(
-            '{"chat_id": "1", "question_type": "abstention", "question_index": 0, "score": -0.5}', id="negative"
-        ),
-        pytest.param(
-            '{"chat_id": "1", "question_type": "abstention", "question_index": 0, "score": true}', id="boolean"
-        ),
-        pytest.param('{"chat_id": "1", "question_type": "abstention", "question_index": 0, "score": "1"}', id="text"),
+        pytest.param(ROW % "NaN", id="nan"),
+        pytest.param(ROW % "1e999", id="infinite"),
+        pytest.param(ROW % "-0.5", id="negative"),
+        pytest.param(ROW % "true", id="boolean"),
+        pytest.param(ROW % '"1"', id="text"),
         pytest.param('{"chat_id": "1", "question_type": "abstention", "question_index": 0}', id="no-score"),
         pytest.param('{"chat_id": "1", "question_type": ["a"], "question_index": 0, "score": 1}', id="list-as-ability"),
     ],
@@ -576,7 +607,7 @@ def test_json_holds_what_the_help_page_lists(tmp_path: Path, capsys: pytest.Capt
     one = write_scores(tmp_path / "one.jsonl", many(0))
     other = write_scores(tmp_path / "other.jsonl", many(0.1, chats=5))
     write_sidecar(one, selected=700)
-    code, out, _ = report(capsys, one, other, "--format", "json")
+    out = report(capsys, one, other, "--format", "json")[1]
     found = json.loads(out, parse_constant=pytest.fail)
     page = beam_report.__doc__ or ""
     listed = {line.split(":")[0].strip(): line.split(":", 1)[1] for line in page.splitlines() if line.startswith("  ")
@@ -689,11 +720,13 @@ def test_plot_shows_each_run_and_nothing_is_cut_off(two_runs: list[Path]) -> Non
     legend = axes.get_legend()
     assert legend is not None
     assert legend.get_texts()[0].get_text().startswith("_starts with an underscore and has $dollars$ 模型:  overall ")
+    assert not legend.get_texts()[0].get_parse_math()
     looks = {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() != "None"}
     assert len({colour for colour, _ in looks}) == len({marker for _, marker in looks}) == 2
     tops = [label.get_text() for label in axes.get_yticklabels()]
     assert tops[:2] == ["overall", "abstention"]
-    inside = figure.get_tightbbox()
+    with warnings.catch_warnings(action="ignore"):  # the font has no Chinese letters
+        inside = figure.get_tightbbox()
     assert inside.x0 >= 0
     assert inside.x1 <= figure.get_figwidth()
     assert inside.y0 >= 0

@@ -190,7 +190,10 @@ def test_any_scores_against_exact_arithmetic(values: Scores) -> None:
     sums = [sum((x - mean for key, x in exact.items() if key[0] == chat), Fraction(0)) for chat in chats]
     squared = Fraction(len(chats), len(chats) - 1) * sum((x * x for x in sums), Fraction(0)) / len(exact) ** 2
     assert found.standard_error == pytest.approx(math.sqrt(squared), abs=1e-12)
-    assert found.low is not None and found.mean is not None and found.high is not None and found.p is not None
+    assert found.low is not None
+    assert found.mean is not None
+    assert found.high is not None
+    assert found.p is not None
     assert found.low <= found.mean <= found.high
     assert 0 <= found.p <= 1
 
@@ -224,7 +227,8 @@ def coverage() -> ModuleType:
     pytest.importorskip("numpy")
     path = Path(__file__).resolve().parent.parent / "benchmarks" / "coverage.py"
     spec = importlib.util.spec_from_file_location("coverage_simulation", path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
