@@ -38,6 +38,8 @@ class TokenCounter(Protocol):
 
     def check(self) -> None: ...
 
+    def load(self) -> object: ...
+
 
 # ---------------------------------------------------------------------------------------------------------------
 # Truncation.
@@ -178,18 +180,20 @@ class PromptBuilder:
         self._measures: dict[str, _Measure] = {}
         self.shrunk: dict[str, int] = {}  # chats cut further at the endpoint's word, and the first message kept
 
-    def check(self, chat_ids: Iterable[str]) -> None:
-        """Raise UsageError now if a chat must be counted and the tokenizer is not there."""
-        if self._counter is None or self._budget is None:
-            return
-        try:
-            self._counter.check()
-        except UsageError:
-            for chat_id in chat_ids:
-                if not self._fits_by_bytes(self._chats.places[chat_id].length):
-                    contents = (m["content"] for m in self._chats.messages(chat_id))
-                    if not self._fits_by_bytes(sum(map(utf8_length, contents))):
-                        raise
+    def prepare(self, chat_ids: Iterable[str]) -> None:
+        """Load the tokenizer if one of these chats must be counted; raises UsageError where it is not there.
+
+        Loading holds the interpreter for longer than requests in flight should wait, so this comes before them.
+        """
+        for chat_id in chat_ids:
+            if self._counter is None or self._budget is None:
+                return
+            if self._fits_by_bytes(self._chats.places[chat_id].length):  # the line is longer than the texts in it
+                continue
+            if not self._fits_by_bytes(sum(utf8_length(m["content"]) for m in self._chats.messages(chat_id))):
+                self._counter.check()
+                self._counter.load()
+                return
 
     def build(self, chat_id: str) -> Prompt:
         """Read, measure, truncate and serialise one chat. Reports a truncation the first time."""

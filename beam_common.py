@@ -311,7 +311,6 @@ def normalise_base_url(text: str, flag: str) -> str:
         path = path.removesuffix("/chat/completions").rstrip("/")
     elif not path:
         path = "/v1"
-        say(f"note: {flag} names only a host; requests go to {scheme}://{parts.netloc.rpartition('@')[2]}/v1")
     credentials = parts.netloc.rpartition("@")[0]
     if credentials:
         keep_secret(credentials.partition(":")[2])

@@ -348,8 +348,6 @@ class Generation:
             finally:
                 if chat.loading is loading and loading.done():
                     chat.loading = None
-            if not gc.get_freeze_count():
-                gc.freeze()  # the vocabulary is loaded by now and stays: collections need not walk it again
         return chat.prompt
 
     async def _attempt(self, job: Job) -> Reply | Failure:
@@ -468,7 +466,7 @@ def generate(
     with RowLog(args.output, ANSWER, essence) as log:
         recorded = dict(log.rows)
         left = [q for q in questions if not _finished(recorded.get(key_of(q)), args.retry_errors)]
-        builder.check(dict.fromkeys(str(q["chat_id"]) for q in left))
+        builder.prepare(dict.fromkeys(str(q["chat_id"]) for q in left))
         place = beside(args.output, ".run.json")
         content = sidecar(args, chats, questions_file, tokenizer, len(keys))
         if log.regular:
@@ -487,9 +485,11 @@ def generate(
             say(f"{args.output}: {plural(done, 'question')} of the selection done already, {len(left):,} to go")
         ended = None
         if left:
+            gc.freeze()  # what is loaded by now stays, the vocabulary above all: collections need not walk it again
             chats_left = len({str(q["chat_id"]) for q in left})
             say(
-                f"asking {plural(len(left), 'question')} about {plural(chats_left, 'chat')}, {args.concurrency} in flight"
+                f"asking {plural(len(left), 'question')} about {plural(chats_left, 'chat')} at {shown_url(args.base_url)}, "
+                f"{args.concurrency} in flight"
             )
             ended = asyncio.run(Generation(args, builder, log, tally).go(left, done, key))
         if builder.shrunk and log.regular:
@@ -685,7 +685,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_chats(chats, questions, questions_file)
     builder = PromptBuilder(chats, counter, budget)
     if args.dry_run:
-        builder.check(dict.fromkeys(str(q["chat_id"]) for q in questions))
+        builder.prepare(dict.fromkeys(str(q["chat_id"]) for q in questions))
         print("\n".join(dry_run(questions, builder, budget)))
         return 0
     return generate(args, questions, chats, questions_file, builder, counter.name if counter else "", key)

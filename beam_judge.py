@@ -480,7 +480,8 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
             worker, ended = Judge(args, prompts, scores, details), None
             if left:
                 done = f"; {len(to_score) - len(left):,} are scored" if len(left) < len(to_score) else ""
-                say(f"judging {plural(len(left), 'answer')}, {args.concurrency} calls in flight{done}")
+                where = f"{args.judge_model} at {shown_url(args.judge_base_url)}"
+                say(f"judging {plural(len(left), 'answer')} with {where}, {args.concurrency} calls in flight{done}")
                 ended = asyncio.run(worker.go(left, len(to_score), key))
             scores.compact()
             details.compact()

@@ -211,7 +211,10 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         estimate = found.estimate
         cells = f"{number(estimate.mean, sign=True):>10}  {difference_interval(estimate):<16}{estimate.n:>6}"
         if name == "overall":
-            lines += [f"{left:<26}{cells}", f"exploratory (p adjusted for {len(comparison.adjusted)} comparisons):"]
+            lines += [
+                f"{left:<26}{cells}",
+                f"exploratory (p adjusted for {plural(len(comparison.adjusted), 'comparison')}):",
+            ]
         else:
             words = SHORT_VERDICTS.get(verdict_of(found, adjusted) or "", "")
             lines.append(f"{left:<26}{cells}{p_text(adjusted):>8}  {words}".rstrip())

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,7 @@ def without_long_blanks(text: str, limit: int) -> tuple[list[str], list[str]]:
     return [*stretches, text[start:]], runs
 
 
-def parts_of(text: str, limit: int) -> Iterator[str]:
+def parts_of(text: str, limit: int = CHARACTERS_AT_ONCE) -> Iterator[str]:
     """`text` in parts of at most `limit` characters, cut before a space where there is one, so that no word is cut.
 
     For a tokenizer whose rules are not known this changes the count by a few tokens a cut at most; texts up to `limit`
@@ -226,17 +226,24 @@ class LibraryCounter:
         """Tokens of each text. Exact up to CHARACTERS_AT_ONCE characters; see `parts_of` for longer texts."""
         encode = self.load()
         counts = [0] * len(texts)
-        owners: list[int] = []
-        batch: list[str] = []
-        for owner, text in enumerate(texts):
-            for part in parts_of(well_formed(text), CHARACTERS_AT_ONCE):
-                owners.append(owner)
-                batch.append(part)
-            if sum(map(len, batch)) >= BATCH_CHARACTERS or owner == len(texts) - 1:
-                for whose, tokens in zip(owners, encode(batch), strict=True):
-                    counts[whose] += tokens
-                owners, batch = [], []
+        parts = ((owner, part) for owner, text in enumerate(texts) for part in parts_of(well_formed(text)))
+        for batch in batches(parts):
+            for (owner, _), tokens in zip(batch, encode([part for _, part in batch]), strict=True):
+                counts[owner] += tokens
         return counts
+
+
+def batches(parts: Iterable[tuple[int, str]], characters: int = BATCH_CHARACTERS) -> Iterator[list[tuple[int, str]]]:
+    """The parts in lists, each closed once it holds `characters` or more."""
+    batch, size = [], 0
+    for owner, part in parts:
+        batch.append((owner, part))
+        size += len(part)
+        if size >= characters:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def refuse_incomplete(path: Path) -> None:
@@ -262,7 +269,7 @@ def _library_encoder(spec: str, trust_remote_code: bool) -> Callable[[list[str]]
     tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=trust_remote_code)
     if len(tokenizer) < FEWEST_TOKENS:
         raise ValueError(f"it has {len(tokenizer)} tokens: the file with its vocabulary is missing")
-    backend = getattr(tokenizer, "backend_tokenizer", None)
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
 
     def encode_fast(texts: list[str]) -> list[int]:
         return [len(encoding) for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]

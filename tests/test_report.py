@@ -318,7 +318,7 @@ def test_comparison_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "",
         "                          difference  95 % interval    pairs  p (Holm)",
         "overall                      -0.2500  -0.342 to -0.158     4",
-        "exploratory (p adjusted for 1 comparisons):",
+        "exploratory (p adjusted for 1 comparison):",
     ]
     assert block[7] == "  abstention                 -0.2500  -0.342 to -0.158     4   0.003  lower"
     assert block[15] == "  summarization                    -  -                    0       -"
