@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -16,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypedDict
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 VERSION = "1.0.0"
 HERE = Path(__file__).resolve().parent
@@ -100,14 +102,21 @@ class Terminated(BaseException):
     """SIGTERM arrived outside the event loop. Exit code 143."""
 
 
+HIDDEN = "[hidden]"
 _secrets: set[str] = set()
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_CREDENTIALS_IN_URL = re.compile(r"(\w+://)[^/\s@]+@")
+_CREDENTIALS_IN_URL = re.compile(r"(\w+://)[^/?#\s]*@")
+# What people pass where no key is needed. Hiding these words would only make messages and records unreadable.
+_NO_SECRETS = {"none", "null", "true", "false", "empty", "test", "dummy", "fake", "local", "no-key", "nokey", "unused"}
+_NAMES_OF_SECRETS = re.compile(
+    r"(^|[_-])(api-?key|key|secret|password|passwd|authorization|credentials?)$|^((access|api|auth|bearer|hf|id)[_-]?)?token$",
+    re.IGNORECASE,
+)
 
 
 def keep_secret(text: str) -> None:
     """From now on `text` (a key, a password, the value of a header) is replaced wherever a message would show it."""
-    if len(text) >= 4:
+    if len(text) >= 4 and text.lower() not in _NO_SECRETS and not (text.isdigit() and len(text) < 8):
         _secrets.add(text)
 
 
@@ -115,8 +124,32 @@ def redacted(text: str) -> str:
     """`text` without registered secrets and without `user:password@` in URLs."""
     text = _CREDENTIALS_IN_URL.sub(r"\1", text)
     for secret in sorted(_secrets, key=len, reverse=True):
-        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", "[hidden]", text)
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", HIDDEN, text)
     return text
+
+
+def without_secrets(value: Any) -> Any:
+    """A JSON value with every text in it redacted, and hidden whole where its name is that of a secret."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        hidden = {name for name, item in value.items() if isinstance(item, str) and _NAMES_OF_SECRETS.search(name)}
+        return {redacted(n): HIDDEN if n in hidden else without_secrets(item) for n, item in value.items()}
+    return [without_secrets(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def keep_secrets_in(value: Any, name: str = "") -> None:
+    """Register the texts that stand under a name such as `api_key` or `Authorization`, however deep in a JSON value."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            keep_secrets_in(item, key)
+    elif isinstance(value, list):
+        for item in value:
+            keep_secrets_in(item, name)
+    elif isinstance(value, str) and _NAMES_OF_SECRETS.search(name):
+        for part in {value, *value.split()}:
+            if len(part) >= 8 or part == value:
+                keep_secret(part)
 
 
 def one_line(text: str, limit: int = 300) -> str:
@@ -126,14 +159,15 @@ def one_line(text: str, limit: int = 300) -> str:
 
 
 def say(text: str) -> None:
-    """One message for people on stderr, at once, without disturbing a progress bar."""
+    """One message for people on stderr, at once, without disturbing a progress bar. A lost stderr ends no run."""
     text = _CONTROL.sub(" ", redacted(text))
     bar = sys.modules.get("tqdm")
-    if bar is None:
-        print(text, file=sys.stderr, flush=True)
-    else:
-        bar.tqdm.write(text, file=sys.stderr)
-        sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        if bar is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            bar.tqdm.write(text, file=sys.stderr)
+            sys.stderr.flush()
 
 
 def plural(n: int, noun: str) -> str:
@@ -165,8 +199,8 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], None]) -> None:
             file.flush()
             os.fsync(file.fileno())
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -176,6 +210,13 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def unwritable(path: str | Path, error: OSError) -> UsageError | StoppedEarly:
+    """What to raise when a file cannot be written: StoppedEarly for a full disk, else UsageError."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return StoppedEarly(f"{path} cannot be written: {error.strerror}; make room, then start again")
+    return UsageError(f"{path} cannot be written: {error.strerror or error}; name another --output")
 
 
 def beside(output: str | Path, ending: str) -> Path:
@@ -193,28 +234,32 @@ def load_sidecar(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UsageError(
             f"{path}: the settings of the earlier run cannot be read ({one_line(str(error), 80)}); move the file away "
             "to go on without them, or write to another --output"
         ) from error
-    if not isinstance(content, dict):
+    shapes = {"settings": dict, "data": dict, "started": list, "mixed_with": list}
+    if not isinstance(content, dict) or not all(isinstance(content.get(n, t()), t) for n, t in shapes.items()):
         raise UsageError(f"{path}: not the settings of a run; move the file away or write to another --output")
     return content
 
 
 def save_sidecar(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a sidecar whole, indented for readers."""
-    text = redacted(json.dumps(content, indent=1, ensure_ascii=False))
+    """Write a sidecar whole, indented for readers, without secrets. Raises UsageError or StoppedEarly: see unwritable."""
+    text = json.dumps(without_secrets(content), indent=1, ensure_ascii=False)
     data = (text + "\n").encode("utf-8", "backslashreplace")
 
     def write(file: BinaryIO) -> None:
         file.write(data)
 
-    write_whole(path, write)
+    try:
+        write_whole(path, write)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
-def differences(recorded: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between two settings, one text each: `temperature (recorded 1.0, now 0.7)`.
 
     Only names that both know are compared, so that files of an older version can be resumed.
@@ -224,12 +269,10 @@ def differences(recorded: Mapping[str, Any], now: Mapping[str, Any], prefix: str
         if name not in recorded:
             continue
         before = recorded[name]
-        if name != "extra_body" and isinstance(before, Mapping) and isinstance(value, Mapping):
-            found += differences(before, value, f"{prefix}{name}.")
-        elif before != value:
+        if before != value:
             old, new = (one_line(v if isinstance(v, str) else json.dumps(v, ensure_ascii=False), 90)
                         for v in (before, value))  # fmt: skip
-            found.append(f"{prefix}{name} (recorded {old or 'empty'}, now {new or 'empty'})")
+            found.append(f"{name} (recorded {old or 'empty'}, now {new or 'empty'})")
     return found
 
 
@@ -248,8 +291,8 @@ def bind_settings(
     wrong URL does not lock out the right one. `content["settings"]` and `content["data"]` are what is compared, but for
     the settings that `may_change`.
     """
-    content = {"program": content["program"], "version": VERSION, **content}
-    earlier = load_sidecar(path)
+    content = without_secrets({"program": content["program"], "version": VERSION, **content})
+    earlier = load_sidecar(path) if binding else None
     started = [*(earlier or {}).get("started", []), *content["started"]] if binding else content["started"]
     if earlier and binding:
         compared = {name: value for name, value in content["settings"].items() if name not in may_change}
@@ -300,12 +343,12 @@ def normalise_base_url(text: str, flag: str) -> str:
     """
     try:
         parts = urlsplit(text.strip())
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"{flag} {one_line(text)!r}: {error}; give a URL such as http://localhost:8000/v1") from error
-    scheme, host = parts.scheme.lower(), (parts.hostname or "").lower()
-    if scheme not in ("http", "https") or not host or re.search(r"\s", parts.netloc + parts.path):
-        raise UsageError(f"{flag} {one_line(text)!r} is not a URL; give one such as http://localhost:8000/v1")
+        scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
+        if scheme not in ("http", "https") or not host or re.search(r"\s", parts.netloc + parts.path):
+            raise ValueError
+    except ValueError:
+        shown = one_line(text.rpartition("@")[2])  # a password may stand before an @, also in a URL that is none
+        raise UsageError(f"{flag} {shown!r} is not a URL; give one such as http://localhost:8000/v1") from None
     path = parts.path.rstrip("/")
     if path.endswith("/chat/completions"):
         path = path.removesuffix("/chat/completions").rstrip("/")
@@ -313,7 +356,9 @@ def normalise_base_url(text: str, flag: str) -> str:
         path = "/v1"
     credentials = parts.netloc.rpartition("@")[0]
     if credentials:
-        keep_secret(credentials.partition(":")[2])
+        user, _, password = credentials.partition(":")
+        keep_secret(password or user)
+        keep_secret(unquote(password or user))
     host = f"[{host}]" if ":" in host else host
     if port is not None and port != {"http": 80, "https": 443}[scheme]:
         host += f":{port}"
@@ -386,6 +431,7 @@ def json_object(text: str) -> dict[str, Any]:
         value = json.loads(text, parse_constant=refuse) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{one_line(text, 60)!r} is not JSON: {one_line(str(error), 80)}") from None
+    keep_secrets_in(value)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{one_line(text, 60)!r} is not a JSON object such as '{{\"top_k\": 40}}'")
     return value
@@ -431,12 +477,14 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def wrapped(argv: Sequence[str] | None = None) -> int:
+        _open_closed_streams()
         for stream in (sys.stdout, sys.stderr):
             reconfigure = getattr(stream, "reconfigure", None)
             if reconfigure:
                 reconfigure(errors="backslashreplace", line_buffering=True)
         in_main_thread = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGTERM, _terminated) if in_main_thread else None
+        ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # as the caller wished
+        before = signal.signal(signal.SIGTERM, _terminated) if in_main_thread and not ignored else None
         try:
             return main(argv)
         except UsageError as error:
@@ -446,7 +494,7 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
             say(f"stopped: {error}")
             return 1
         except BrokenPipeError:  # the reader of stdout has gone, as with `| head`
-            sys.stdout = open(os.devnull, "w")
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
             return 1
         except KeyboardInterrupt:
             say("interrupted")
@@ -465,6 +513,16 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
                 signal.signal(signal.SIGTERM, before)
 
     return wrapped
+
+
+def _open_closed_streams() -> None:
+    """Let no file of ours get the number of a standard stream that the caller closed: others would write into it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            fd = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            setattr(sys, name, os.fdopen(fd, "w" if number else "r", encoding="utf-8"))
 
 
 def _terminated(signum: int, frame: object) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import email.utils
 import json
 import os
@@ -30,11 +31,13 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import httpx2
 import openai
 
-from beam_common import one_line, shown_url
+from beam_common import UsageError, one_line, shown_url
 
 LONGEST_REPLY = 64 * 2**20  # bytes; more than any answer, so a server that never ends cannot fill the memory
 CONNECT_SECONDS = 60.0
-DRAIN_SECONDS = 1.0  # how long a finished stream may take to close before its connection is given up
+AFTER_FINISH_SECONDS = 30.0  # how long a finished answer is held back for its usage and [DONE]
+DRAIN_SECONDS = 0.25  # how long a finished stream may take to close before its connection is given up
+BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,15 @@ def _finished(text: str, finish_reason: object, usage: object) -> Reply | Failur
     return Reply(join_surrogates(text), reason, prompt, completion, cached)
 
 
-def read_completion(body: object) -> Reply | Failure:
-    """A reply that is not streamed, as parsed JSON."""
+def _reports_error(body: Mapping[str, Any], answered: bool) -> bool:
+    """Whether a body of status 200 is an error; beside an answer only one with a code is, some gateways send empty ones."""
+    if body.get("error"):
+        return not answered or read_error(body).status is not None
+    return not answered and bool(body.get("object") == "error" or body.get("message") or body.get("detail"))
+
+
+def read_completion(body: object, wait: float | None = None) -> Reply | Failure:
+    """A reply that is not streamed, as parsed JSON. `wait`: seconds that its headers name, for an error in it."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     if not isinstance(body, dict):
@@ -150,11 +160,17 @@ def read_completion(body: object) -> Reply | Failure:
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
     message = choice.get("message") if choice else None
-    if body.get("error") and not isinstance(message, dict):
-        return _error_inside(body)
+    answered = isinstance(message, dict)
+    if _reports_error(body, answered):
+        return _error_inside(body, wait)
+    if choice and choice.get("error") and _reports_error(choice, answered):
+        return _error_inside(choice, wait)
     if not choice or not isinstance(message, dict):
         return Failure("retry", "the reply holds no choices" if not choice else "the reply holds no message")
     return _finished(text_of(message.get("content")), choice.get("finish_reason"), body.get("usage"))
+
+
+DONE = b"[DONE]"
 
 
 class EventLines:
@@ -163,21 +179,25 @@ class EventLines:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # of a line whose end has not come yet
         self._data: list[bytes] = []
+        self._after_return = False  # a line feed that comes next is the second half of a line end
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """The data of every event that `chunk` completes; at the end, feed two line ends."""
+        if self._after_return and chunk:
+            chunk, self._after_return = chunk.removeprefix(b"\n"), False
         if b"\n" not in chunk and b"\r" not in chunk:
             self._pieces.append(chunk)
             return
         lines = b"".join([*self._pieces, chunk]).splitlines(keepends=True)
-        self._pieces = [] if lines[-1].endswith(b"\n") else [lines.pop()]
+        self._after_return = lines[-1].endswith(b"\r")
+        self._pieces = [] if lines[-1].endswith((b"\r", b"\n")) else [lines.pop()]
         for line in lines:
             yield from self._line(line.rstrip(b"\r\n"))
 
     def _line(self, line: bytes) -> Iterator[bytes]:
         if line.startswith(b"data:"):
             self._data.append(line[5:].removeprefix(b" "))
-        elif not line and self._data:
+        if self._data and (not line or self._data[-1].strip() == DONE):  # after [DONE] nothing is worth waiting for
             data, self._data = self._data, []
             whole = b"\n".join(data)
             yield from [whole] if len(data) == 1 or _is_json(whole) else data
@@ -195,6 +215,7 @@ def _is_json(data: bytes) -> bool:
 class Stream:
     """What has come of a streamed completion."""
 
+    wait: float | None = None  # seconds that the headers name, for an error among the events
     parts: list[str] = field(default_factory=list)
     finish_reason: str | None = None
     usage: object = None
@@ -205,7 +226,9 @@ class Stream:
 
     def take(self, data: bytes) -> None:
         """One event's data."""
-        if data.strip() == b"[DONE]":
+        if self.done or not data.strip():
+            return
+        if data.strip() == DONE:
             self.done = True
             return
         try:
@@ -215,16 +238,19 @@ class Stream:
             return
         if not isinstance(chunk, dict):
             return
-        if chunk.get("error") or (chunk.get("object") == "error" and not chunk.get("choices")):
-            self.failure = _error_inside(chunk)
+        if not self.finish_reason and _reports_error(chunk, answered=bool(chunk.get("choices"))):
+            self.failure = _error_inside(chunk, self.wait)
             return
         self.usage = chunk.get("usage") or self.usage
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
             if not isinstance(choice, dict) or choice.get("index") not in (0, None):
                 continue
+            if choice.get("error") and _reports_error(choice, answered=bool(choice.get("delta"))):
+                self.failure = _error_inside(choice, self.wait)
+                return
+            delta = choice.get("delta") or (None if self.begun else choice.get("message"))
             self.begun = True
-            delta = choice.get("delta") or choice.get("message")
             if isinstance(delta, dict):
                 self.parts.append(text_of(delta.get("content")))
                 self.first_piece |= bool(self.parts[-1] or delta.get("reasoning_content") or delta.get("reasoning"))
@@ -246,7 +272,7 @@ class Stream:
 
 STOPPING_STATUS = {401, 402, 404, 405, 407}
 PASSING_STATUS = {408, 409, 425, 429}
-CODE_NAMES = {  # errors inside a reply whose code or type is a word
+CODE_NAMES = {  # errors inside a reply whose code, type or status is a word: OpenAI's, Anthropic's, Google's
     "rate_limit_exceeded": 429,
     "rate_limit_error": 429,
     "too_many_requests": 429,
@@ -257,6 +283,18 @@ CODE_NAMES = {  # errors inside a reply whose code or type is a word
     "overloaded_error": 529,
     "service_unavailable": 503,
     "timeout": 504,
+    "timeout_error": 504,
+    "resource_exhausted": 429,
+    "unavailable": 503,
+    "internal": 500,
+    "deadline_exceeded": 504,
+    "bad_request_error": 400,
+    "invalid_argument": 400,
+    "unauthenticated": 401,
+    "billing_error": 402,
+    "permission_denied": 403,
+    "not_found": 404,
+    "request_too_large": 413,
     "invalid_request_error": 400,
     "invalid_api_key": 401,
     "authentication_error": 401,
@@ -278,6 +316,7 @@ OVERFLOW = re.compile(
     r"|input[ _]?(tokens|length)[^.]{0,40}exceed",
     re.I,
 )
+HTML_PAGE = re.compile(r"<\s*(!doctype\s+html|html|head|body)\b.*", re.I | re.S)  # to its end
 STREAM_NAMED = re.compile(r"(?<![\w-])stream(_options)?(?![\w-])", re.I)
 CONTENT_FILTER = re.compile(r"content[ _-]?(filter|policy|management)|responsible ?ai ?policy|safety system", re.I)
 NO_STREAM = "the endpoint does not take a streamed request: start again with --no-stream"
@@ -308,20 +347,28 @@ def read_error(body: object, raw: bytes = b"") -> ErrorBody:
         error = "; ".join(
             f"{item.get('loc', '')} {item.get('msg', '')}".strip() for item in error if isinstance(item, dict)
         )
+    while isinstance(error, dict) and isinstance(inner := error.get("error") or error.get("detail"), dict):
+        error = inner
     if not isinstance(error, dict):
-        error = {"message": error, "code": body.get("code"), "type": body.get("type")}
-    words = [error.get(name) for name in ("code", "type", "status", "param")]
-    status = next((int(str(w)) for w in words[:3] if re.fullmatch(r"[1-5]\d\d", str(w))), None)
-    code = " ".join(str(w) for w in words if isinstance(w, str))
-    if status is None:
-        status = next(
-            (CODE_NAMES[w.lower()] for w in words[:3] if isinstance(w, str) and w.lower() in CODE_NAMES), None
-        )
+        error = {"message": error}
+    words = [place.get(name) for place in (error, body) for name in ("code", "type", "status", "status_code")]
+    numbers = (int(str(w)) for w in words if re.fullmatch(r"[1-5]\d\d", str(w)))
+    names = (_STATUS_OF_NAME.get(_letters(w)) for w in words if isinstance(w, str))
+    status = next(numbers, None) or next((number for number in names if number), None)
+    code = " ".join(w for w in [*words, error.get("param")] if isinstance(w, str))
     counts = {name: error[name] for name in ("n_prompt_tokens", "n_ctx") if name in error}
-    message = error.get("message") or error.get("detail") or error.get("msg") or json.dumps(error, ensure_ascii=False)
-    if counts:
-        message = f"{message} {json.dumps(counts)}"
-    return ErrorBody(message if isinstance(message, str) else json.dumps(message, ensure_ascii=False), code, status)
+    message = error.get("message") or error.get("detail") or error.get("msg") or error
+    message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    message = HTML_PAGE.sub("an HTML page", message)
+    return ErrorBody(f"{message} {json.dumps(counts)}" if counts else message, code, status)
+
+
+def _letters(name: str) -> str:
+    """`BadRequestError`, `bad_request_error` and `BAD_REQUEST_ERROR` are one name."""
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+_STATUS_OF_NAME = {_letters(name): status for name, status in CODE_NAMES.items()}
 
 
 def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside: bool = False) -> Failure:
@@ -329,7 +376,7 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
     where = f"error {status} inside a reply" if inside else f"HTTP {status}"
     text = f"{where}: {error.message}" if error.message else where
     words = f"{error.code} {error.message}"
-    quota = QUOTA_CODES.search(error.code) or (QUOTA_WORDS.search(error.message) and wait is None)
+    quota = QUOTA_CODES.search(words) or (QUOTA_WORDS.search(error.message) and wait is None)
     if status == 429 and not quota:
         return Failure("retry", text, wait, free=wait is not None)
     if quota:
@@ -340,45 +387,46 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
         return Failure("retry", text, wait)
     if status in STOPPING_STATUS or 300 <= status < 400:
         return Failure("stop", text, way_out=f"status {status}")
-    if status == 400 and STREAM_NAMED.search(words) and not CONTENT_FILTER.search(words):
+    if status in (400, 422) and STREAM_NAMED.search(words) and not CONTENT_FILTER.search(words):
         return Failure("stop", text, way_out=NO_STREAM)
     return Failure("record", text)
 
 
-def _error_inside(body: dict[str, Any]) -> Failure:
-    """The failure in a body of status 200 that holds an error."""
+def _error_inside(body: Mapping[str, Any], wait: float | None) -> Failure:
+    """The failure in a body of status 200 that holds an error; `wait` as its headers name it."""
     error = read_error(body)
     words = f"{error.code} {error.message}"
     if error.status is not None and error.status >= 300:
-        return meaning(error.status, error, inside=True)
-    if QUOTA_CODES.search(error.code) or QUOTA_WORDS.search(error.message):
+        return meaning(error.status, error, wait, inside=True)
+    if QUOTA_CODES.search(words) or QUOTA_WORDS.search(error.message):
         return meaning(402, error, inside=True)
     if OVERFLOW.search(words) or CONTENT_FILTER.search(words):
         return meaning(400, error, inside=True)
     if WRONG_PATH.search(error.message):
         return Failure("stop", f"the endpoint answered: {error.message}", way_out="status 404")
-    return Failure("retry", f"error inside a reply: {error.message}")
+    return Failure("retry", f"error inside a reply: {error.message}", wait)
 
 
 def stated_excess(message: str) -> tuple[int, int] | None:
     """(tokens of the prompt, tokens allowed) as an overflow's message states them; None where it does not.
 
-    The largest number is what was asked for and the next smaller one of the same order the limit: servers word it in a
-    dozen ways, but "maximum context length is 131072 tokens, you requested 140000 tokens (131000 in the messages, …)",
+    The largest number is what was asked for, the largest smaller one beside a word for a limit the limit: servers word it
+    in a dozen ways, but "maximum context length is 131072 tokens, you requested 140000 tokens (131000 in the messages, …)",
     "205616 tokens > 200000 maximum" and {"n_prompt_tokens": 9000, "n_ctx": 8192} all name these two.
     """
-    limit = re.search(
-        r"(?:maximum|max|limit|allowed|n_ctx|context (?:length|window|size)|up to|at most)\D{0,60}?(\d[\d,_]{2,})"
-        r"|(\d[\d,_]{2,})\D{0,20}(?:maximum|max|limit|allowed)",
-        message,
-        re.I,
-    )
-    numbers = [int(re.sub(r"[,_]", "", n)) for n in re.findall(r"\d[\d,_]{2,}", message)]
-    if not limit or len(numbers) < 2:
-        return None
-    allowed = int(re.sub(r"[,_]", "", limit.group(1) or limit.group(2)))
-    asked = max(numbers)
-    return (asked, allowed) if 0 < allowed < asked else None
+    asked = max((_whole_number(n) for n in re.findall(NUMBER, message)), default=0)
+    stated = [n for pattern in (LIMIT_THEN_NUMBER, NUMBER_THEN_LIMIT) for n in re.findall(pattern, message, re.I)]
+    allowed = max((n for n in map(_whole_number, stated) if n < asked), default=0)
+    return (asked, allowed) if allowed else None
+
+
+NUMBER = r"\d[\d,_]{2,}"
+LIMIT_THEN_NUMBER = rf"(?:max|limit|allowed|n_ctx|context (?:length|window|size)|up to|at most)\D{{0,60}}?({NUMBER})"
+NUMBER_THEN_LIMIT = rf"({NUMBER})\D{{0,20}}(?:max|limit|allowed)"
+
+
+def _whole_number(text: str) -> int:
+    return int(re.sub(r"[,_]", "", text))
 
 
 def named_wait(headers: Mapping[str, str], now: float) -> float | None:
@@ -390,7 +438,8 @@ def named_wait(headers: Mapping[str, str], now: float) -> float | None:
         wait = _seconds(value)
         if wait is None and value:
             try:
-                wait = email.utils.parsedate_to_datetime(value).timestamp() - now
+                date = email.utils.parsedate_to_datetime(value)
+                wait = (date if date.tzinfo else date.replace(tzinfo=datetime.UTC)).timestamp() - now
             except (ValueError, TypeError, OverflowError):
                 wait = None
         waits.append(wait)
@@ -398,11 +447,11 @@ def named_wait(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d{1,9}(\.\d*)?", text.strip()) else None
+    return float(text) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text.strip(), re.A) else None
 
 
 def _looks_like_html(raw: bytes) -> bool:
-    return raw.lstrip()[:1] == b"<"
+    return raw.lstrip().removeprefix(BOM).lstrip()[:1] == b"<"
 
 
 def _shown(raw: bytes) -> str:
@@ -432,18 +481,25 @@ class Endpoint:
         self.flags = flags
         self.streams = streams
         parts = urlsplit(base_url)
-        self.proxy = _proxy_for(parts.scheme, parts.hostname or "")
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=connections)
         bounds = httpx2.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS), pool=None)
+        try:
+            self.proxy = _proxy_for(parts.scheme, parts.hostname or "")
+            http_client = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=bounds)
+        except (ImportError, ValueError) as error:  # SOCKS without its package, an unknown scheme
+            raise UsageError(
+                f"the proxy that the environment sets cannot be used ({one_line(str(error), 120)}); unset HTTP_PROXY, "
+                "HTTPS_PROXY and ALL_PROXY, or let them name an http:// proxy"
+            ) from error
         with _without_openai_variables():
             self._client = openai.AsyncOpenAI(
                 api_key=api_key,
                 base_url=urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")),
-                default_query=dict(parse_qsl(parts.query)),
+                default_query=dict(parse_qsl(parts.query, keep_blank_values=True)),
                 default_headers=dict(headers),
                 max_retries=0,
                 timeout=bounds,
-                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=bounds),
+                http_client=http_client,
             )
 
     async def close(self) -> None:
@@ -494,58 +550,64 @@ class Endpoint:
             content = None
         failure = meaning(response.status_code, read_error(content, response.content), wait)
         if response.is_redirect:
-            place = shown_url(response.headers.get("location", "")) or "nowhere"
+            try:
+                place = shown_url(response.headers.get("location", "")) or "nowhere"
+            except ValueError:
+                place = "what is no URL"
             failure = replace(failure, text=f"HTTP {response.status_code}: a redirect to {place}")
         return failure
 
     async def _read(self, response: httpx2.Response, on_first_piece: Callable[[], None]) -> Reply | Failure:
         """Read a reply of status 200: what its first bytes are decides whether it is JSON or a stream."""
+        wait = named_wait(response.headers, time.time())
         chunks = response.aiter_bytes()
         start = b""
         async for chunk in chunks:
-            start = (start + chunk).lstrip()
+            start = (start + chunk).lstrip().removeprefix(BOM).lstrip()
             if len(start) >= 6:
                 break
         if start[:1] in (b"{", b"[", b"<", b""):
             body = await _rest(start, chunks)
             if body is None:
                 return Failure("retry", f"the reply is longer than {LONGEST_REPLY // 2**20} MB")
-            return self._whole(body)
-        if re.match(rb"(data|event|id|retry)?:", start.removeprefix(b"\xef\xbb\xbf")) or start[:6] in (
-            b"event:",
-            b"retry:",
-        ):
-            return await self._streamed(start.removeprefix(b"\xef\xbb\xbf"), chunks, on_first_piece)
+            return self._whole(body, wait)
+        if re.match(rb"(data|event|id|retry)?:", start):
+            return await self._streamed(start, chunks, on_first_piece, wait)
         return Failure("retry", f"the reply is neither JSON nor a stream: {_shown(start)}")
 
-    def _whole(self, body: bytes) -> Reply | Failure:
+    def _whole(self, body: bytes, wait: float | None) -> Reply | Failure:
         if _looks_like_html(body):
             return Failure("stop", "the endpoint answered with an HTML page", way_out="status 404")
         if not body.strip():
             return Failure("retry", "the reply is empty")
         try:
-            return read_completion(json.loads(body))
+            return read_completion(json.loads(body), wait)
         except (ValueError, RecursionError) as error:
             return Failure("retry", f"the reply is not whole JSON ({one_line(str(error), 80)})")
 
     async def _streamed(
-        self, start: bytes, chunks: AsyncIterator[bytes], on_first_piece: Callable[[], None]
+        self, start: bytes, chunks: AsyncIterator[bytes], on_first_piece: Callable[[], None], wait: float | None
     ) -> Reply | Failure:
-        lines, stream, begun, size = EventLines(), Stream(), False, 0
+        lines, stream, begun, size = EventLines(), Stream(wait), False, 0
         try:
-            async for chunk in _after(start, chunks):
-                size += len(chunk)
-                for data in lines.feed(chunk):
-                    stream.take(data)
-                if stream.first_piece and not begun:
-                    begun = True
-                    on_first_piece()
-                if stream.done or stream.failure or size > LONGEST_REPLY:
-                    break
-            else:
-                for data in lines.feed(b"\n\n"):
-                    stream.take(data)
-        except httpx2.HTTPError:
+            async with asyncio.timeout(None) as rest:
+                async for chunk in _after(start, chunks):
+                    size += len(chunk)
+                    for data in lines.feed(chunk):
+                        stream.take(data)
+                    if stream.first_piece and not begun:
+                        begun = True
+                        on_first_piece()
+                    if size > LONGEST_REPLY:
+                        stream.failure = Failure("retry", f"the reply is longer than {LONGEST_REPLY // 2**20} MB")
+                    if stream.done or stream.failure:
+                        break
+                    if stream.finish_reason and rest.when() is None:
+                        rest.reschedule(asyncio.get_running_loop().time() + min(self.timeout, AFTER_FINISH_SECONDS))
+                else:
+                    for data in lines.feed(b"\n\n"):
+                        stream.take(data)
+        except (TimeoutError, httpx2.HTTPError):
             if not stream.finish_reason:  # else only the end of the connection is missing, not of the reply
                 raise
         if stream.done:

@@ -79,12 +79,16 @@ class Answer:
 
     def row(self) -> dict[str, Any]:
         """The whole row, read from the file again: long answers are not held in memory."""
-        with open(self.path, "rb") as file:
-            file.seek(self.start)
-            line = parse_line(2 if self.start else 1, self.start, file.read(self.length), ANSWER)
-        if line is None or line.row is None:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.start)
+                line = parse_line(2 if self.start else 1, self.start, file.read(self.length), ANSWER)
+        except OSError as error:
+            raise UsageError(f"--answers {self.path}: {error.strerror or error}") from error
+        row = line.row if line else None
+        if row is None or key_of(row) != self.key or sha256_of_text(response_of(row)) != self.response_sha256:
             raise UsageError(f"{self.path} was changed while it was being judged; start again")
-        return line.row
+        return row
 
     def score_without_call(self) -> str | None:
         """Why the answer scores 0 unseen: `error`, or `empty` (which is judged for abstention); else None."""
@@ -270,7 +274,7 @@ class Judging:
     parse_retries: Counter[int] = field(default_factory=Counter)
     counted: bool = False  # as finished, for --stop-after-failures
     landed: set[int] = field(default_factory=set)  # calls that are over, or put off
-    replied: bool = False
+    replied: bool = False  # to any call of this run
 
 
 @dataclass
@@ -278,11 +282,16 @@ class Tally:
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    uncounted: int = 0  # calls whose tokens the endpoint did not report
     unreadable: int = 0
     failed: int = 0
 
     def status(self) -> str:
         return f"{self.calls:,} calls, {self.unreadable:,} unreadable, {self.failed:,} failed, {self.prompt_tokens:,} tokens in"
+
+    def closing(self) -> str:
+        unknown = f" (unknown for {self.uncounted:,})" if self.uncounted else ""
+        return f"this run: {self.status()}, {self.completion_tokens:,} out{unknown}"
 
 
 class Judge:
@@ -343,7 +352,6 @@ class Judge:
                     if earlier.get("status") == "scored" and earlier.get("criterion") == call.criterion:
                         judging.verdicts[call.index] = earlier  # read before: not paid again
                         judging.landed.add(call.index)
-                        judging.replied = True
             yield Group.of(judging, [call for call in calls if judging.verdicts[call.index] is None])
 
     async def _attempt(self, job: Job) -> Reply | Failure:
@@ -361,6 +369,7 @@ class Judge:
             self.tally.calls += 1
             self.tally.prompt_tokens += outcome.prompt_tokens or 0
             self.tally.completion_tokens += outcome.completion_tokens or 0
+            self.tally.uncounted += outcome.prompt_tokens is None or outcome.completion_tokens is None
             level = call.read(outcome.text, outcome.finish_reason)
             if level is None and judging.parse_retries[call.index] < self.args.parse_retries:
                 judging.parse_retries[call.index] += 1
@@ -401,7 +410,8 @@ def body_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def sidecar(args: argparse.Namespace, prompts: Prompts, answers: Mapping[QuestionKey, Answer]) -> dict[str, Any]:
-    """The settings of a run for the record. What is under `settings` binds a later resume, but for the ordering mode."""
+    """The settings of a run for the record. `settings` (but for the ordering mode) and `data` bind a later resume."""
+    files = [described_answers(Path(path), answers) for path in args.answers]
     return {
         "program": "beam_judge.py",
         "started": [now_text()],
@@ -417,10 +427,11 @@ def sidecar(args: argparse.Namespace, prompts: Prompts, answers: Mapping[Questio
             "alignment_prompt_sha256": ALIGNMENT.sha256,
             "event_ordering": prompts.mode,
         },
-        "answers": [described_answers(Path(path), answers) for path in args.answers],
+        "data": origin(files),
+        "answers": files,
         "counts": {
             "answers": len(answers),
-            "unscorable": sum(not a.criteria and a.score_without_call() is None for a in answers.values()),
+            "unscorable": sum(not a.criteria for a in answers.values()),
             "answers_with_error": sum(a.error is not None for a in answers.values()),
             "empty": sum(a.blank and a.error is None for a in answers.values()),
         },
@@ -455,6 +466,14 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer]) -> dict
     }
 
 
+def origin(files: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Whose answers are judged and to which questions, as far as known: scores of two models must not get into one file."""
+    known = [{**(file["data"] or {}), "answers_model": file["model"]} for file in files]
+    names = ("answers_model", "questions_sha256", "chats_sha256")
+    found = {name: {str(item[name]) for item in known if item.get(name)} for name in names}
+    return {name: " + ".join(sorted(values)) for name, values in found.items() if values}
+
+
 def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey, Answer], key: str) -> int:
     """Judge what the output does not hold yet, then print the summary; the exit code."""
     import asyncio
@@ -462,9 +481,9 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
     from beam_summary import load_run, print_lines, summary_lines
 
     chosen = list(answers.values())[: args.limit or None]
-    for answer in (a for a in chosen if not a.criteria and a.score_without_call() is None):
+    for answer in (a for a in chosen if not a.criteria):
         say(f"warning: {_named(answer)} has no criterion in its rubric: left unscored")
-    to_score = [a for a in chosen if a.criteria or a.score_without_call()]
+    to_score = [a for a in chosen if a.criteria]
     with RowLog(args.output, SCORE) as scores:
         place = beside(args.output, ".details.jsonl") if scores.regular else Path(os.devnull)
         with RowLog(place, DETAIL, essence) as details:
@@ -483,6 +502,7 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
                 where = f"{args.judge_model} at {shown_url(args.judge_base_url)}"
                 say(f"judging {plural(len(left), 'answer')} with {where}, {args.concurrency} calls in flight{done}")
                 ended = asyncio.run(worker.go(left, len(to_score), key))
+                say(worker.tally.closing())
             scores.compact()
             details.compact()
         has_scores = scores.regular and bool(scores.rows)
@@ -507,7 +527,7 @@ def essence(row: dict[str, Any]) -> dict[str, Any]:
 
 def bind_scores(args: argparse.Namespace, content: dict[str, Any], scores: RowLog, details: RowLog) -> None:
     """Record the settings beside the scores; UsageError when the scores there rest on others."""
-    binding = any(k not in details.rows or had_reply(details.rows[k]) for k in scores.rows)
+    binding = any(k not in details.rows for k in scores.rows) or any(map(had_reply, details.rows.values()))
     bind_settings(
         beside(args.output, ".run.json"),
         content,
@@ -532,7 +552,7 @@ def plan(
         if detail and still_holds(detail, answer, mode):
             if retry_errors and has_gaps(detail):
                 to_judge.append(answer)
-            elif not scored:
+            elif not scored or scores[answer.key]["score"] != score_of(detail):  # stopped between details and score
                 unscored.append(detail)
         elif detail is None and scored and not (answer.key[1] == ORDERING_ABILITY and earlier_mode not in (mode, None)):
             continue
@@ -648,11 +668,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.criterion_prompt:
         prompts = replace(prompts, criterion=template_from_file(args.criterion_prompt, "--criterion-prompt", CRITERION))
     if args.ordering_prompt:
-        if prompts.tau:
-            raise UsageError(
-                "--ordering-prompt is for --event-ordering strict; tau aligns the lines with a prompt of its own"
-            )
+        if prompts.tau:  # no error: what is resumed in the other mode has the same settings but for the mode
+            say("note: --event-ordering tau aligns lines with a prompt of its own; --ordering-prompt is not used")
         prompts = replace(prompts, ordering=template_from_file(args.ordering_prompt, "--ordering-prompt", ORDERING))
+    args.answers = list({Path(path).resolve(): path for path in args.answers}.values())  # each file once
     answers = read_answers([Path(path) for path in args.answers])
     key = api_key(args.judge_api_key, "JUDGE_API_KEY", "--judge-api-key")
     return judge(args, prompts, answers, key)

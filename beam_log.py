@@ -6,11 +6,13 @@ accepts what other tools leave behind (a byte order mark, CRLF, gzip); writing g
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import gzip
 import json
 import os
+import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,15 +21,28 @@ from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, BinaryIO, Self
 
-from beam_common import QuestionKey, StoppedEarly, UsageError, key_of, one_line, plural, say, write_whole
+from beam_common import (
+    QuestionKey,
+    StoppedEarly,
+    UsageError,
+    key_of,
+    one_line,
+    plural,
+    say,
+    unwritable,
+    write_whole,
+)
 
 # What a row must hold to be one of ours: names and types. Further keys are allowed.
 Wanted = Mapping[str, tuple[type, ...]]
-IDENTITY: Wanted = {"chat_id": (str, int), "question_type": (str,), "question_index": (int,)}
+IDENTITY: Wanted = {"chat_id": (str, int), "question_type": (str,), "question_index": (int, str, float)}
 QUESTION: Wanted = {**IDENTITY, "question": (str,), "gold_answer": (str,), "rubric": (list,)}
 ANSWER: Wanted = {**IDENTITY, "question": (str,), "rubric": (list,), "response": (str, NoneType)}
 SCORE: Wanted = {**IDENTITY, "score": (int, float)}
-DETAIL: Wanted = {**IDENTITY, "response_sha256": (str,), "verdicts": (list,)}
+DETAIL: Wanted = {**IDENTITY, "response_sha256": (str,), "status": (str,), "verdicts": (list,)}
+BOM = b"\xef\xbb\xbf"
+# Names of streams that are open already, whatever is behind them.
+_OPEN_STREAM = re.compile(r"/dev/(?:stdout|stderr|fd/(\d+))|/proc/self/fd/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -52,20 +67,38 @@ def problem_of(row: object, wanted: Wanted) -> str | None:
         return "not a JSON object"
     for name, types in wanted.items():
         value = row.get(name)
-        if name not in row and NoneType not in types:
+        if name not in row:
             return f"no {name!r}"
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             return f"{name!r} is {json.dumps(value, default=str)[:40]}"
-        if name == "score" and isinstance(value, int | float) and not 0 <= value <= 1:
-            return f"{name!r} is {value}, not from 0 to 1"
-        if isinstance(value, list) and name == "rubric" and not all(isinstance(item, str) for item in value):
-            return f"{name!r} holds something that is no text"
+        if oddity := _oddity(name, value):
+            return f"{name!r} {oddity}"
     return None
+
+
+def _oddity(name: str, value: Any) -> str | None:
+    """What is wrong with a value of the right type; None for what can be used."""
+    if name == "question_index" and not _is_whole(value):
+        return f"is {json.dumps(value)[:40]}, not a whole number"
+    if name == "score" and not 0 <= value <= 1:
+        return f"is {value}, not from 0 to 1"
+    if name == "rubric" and not all(isinstance(item, str) for item in value):
+        return "holds something that is no text"
+    if name == "verdicts" and not all(isinstance(item, dict) for item in value):
+        return "holds something that is no object"
+    return None
+
+
+def _is_whole(value: int | str | float) -> bool:
+    """Whether a question_index is a whole number, also where another tool wrote it as "0" or 0.0."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[0-9]{1,9}", value) is not None
+    return isinstance(value, int) or value.is_integer()
 
 
 def parse_line(number: int, start: int, raw: bytes, wanted: Wanted) -> Line | None:
     """The line as a row of the wanted kind or with its problem; None for a blank line."""
-    content = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+    content = raw.removeprefix(BOM) if number == 1 else raw
     content = content.strip(b" \t\r\n")
     if not content:
         return None
@@ -79,7 +112,7 @@ def parse_line(number: int, start: int, raw: bytes, wanted: Wanted) -> Line | No
 
 def open_maybe_gzip(path: str | Path) -> BinaryIO:
     """The file's bytes, unpacked if it is a gzip file whatever its name."""
-    file = open(path, "rb")
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     return gzip.open(file) if packed else file  # type: ignore[return-value]
@@ -147,6 +180,9 @@ class RowLog:
         try:
             if self.regular:
                 self._read()
+        except OSError as error:  # where the file had to be repaired
+            self._close()
+            raise unwritable(self.path, error) from error
         except BaseException:
             self._close()
             raise
@@ -158,27 +194,36 @@ class RowLog:
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write each row as one complete line, then flush to the disk: afterwards they count.
 
-        Raises StoppedEarly when the disk takes no more; what was there before is then unharmed.
+        Raises StoppedEarly when the disk takes no more; what was there before is then unharmed, in the file and in `rows`.
         """
-        start = self._size
+        start, places = self._size, []
         try:
             for row in rows:
                 line = encode_row(row)
                 self._write(line)
-                self._note(dict(row), self._size)
+                places.append(self._size)
                 self._size += len(line)
             if self.regular:
                 os.fsync(self._fd)
         except OSError as error:
+            self._size = start
             if self.regular:
-                os.ftruncate(self._fd, start)
+                with contextlib.suppress(OSError):  # else the next start finds a torn end
+                    os.ftruncate(self._fd, start)
             raise StoppedEarly(
                 f"{self.path} cannot be written: {error.strerror}; make room, then start again"
             ) from error
+        for row, place in zip(rows, places, strict=True):
+            self._note(dict(row), place)
+        if self.regular and not self._is_at_path():
+            raise StoppedEarly(
+                f"{self.path} was moved, deleted or replaced during the run; its last rows are in the file that was there. "
+                "Put that back, if it is still there, then start again"
+            )
 
     def compact(self) -> None:
         """Leave one line a question: the one that counts. Damaged lines stay; the new file takes the old one's place at once."""
-        if not self._superseded:
+        if not self._superseded or not self._is_at_path():
             return
         counting = set(self._line_of.values())
         held = -1
@@ -186,6 +231,7 @@ class RowLog:
         def write(file: BinaryIO) -> None:
             nonlocal held
             held = os.dup(file.fileno())  # keeps the lock beyond the closing of `file`: there is no unlocked moment
+            fcntl.fcntl(held, fcntl.F_SETFL, os.O_APPEND)
             self._flock(held)
             for line in read_lines(self.path, self.wanted):
                 if line.row is None or line.start in counting:
@@ -212,11 +258,19 @@ class RowLog:
 
     def _open(self) -> None:
         try:
+            if stream := _OPEN_STREAM.fullmatch(str(self.path)):
+                # Opened anew, a file behind it would be written from another offset than by its other writers.
+                number = stream[1] or stream[2] or ("1" if self.path.name == "stdout" else "2")
+                self._fd, self.regular = os.dup(int(number)), False
+                return
             while True:
                 self._created = not self.path.exists()
-                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-                status = os.fstat(self._fd)
-                self.regular = stat.S_ISREG(status.st_mode)
+                self.regular = self._created or self.path.is_file()
+                if not self.regular and self.path.is_fifo():
+                    say(f"note: {self.path} is a pipe; the run begins when something reads it")
+                access = os.O_RDWR | os.O_CREAT if self.regular else os.O_WRONLY
+                self._fd = os.open(self.path, access | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                self.regular = stat.S_ISREG(os.fstat(self._fd).st_mode)
                 if not self.regular or self._lock():
                     return
                 os.close(self._fd)
@@ -238,8 +292,12 @@ class RowLog:
             raise UsageError(
                 f"{self.path} is being written by another process; wait for it, stop it, or use another --output"
             ) from None
+        return self._is_at_path()
+
+    def _is_at_path(self) -> bool:
+        """Whether the open file is the one that the path names."""
         try:
-            return os.stat(self.path).st_ino == os.fstat(self._fd).st_ino
+            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
         except FileNotFoundError:
             return False
 
@@ -270,18 +328,16 @@ class RowLog:
                 f"{self.path} holds lines, but none of a run of this kind; it is left as it is: name another --output"
             )
         for line in damaged:
-            say(
-                f"warning: {self.path} line {line.number} is damaged ({line.problem}); left as it is, its question is asked again"
-            )
+            say(f"warning: {self.path} line {line.number} is damaged ({line.problem}); left as it is, and not counted")
         if torn:
             self._set_aside(torn)
-        elif last is not None and not last.raw.endswith(b"\n"):
+        elif self._size and os.pread(self._fd, 1, self._size - 1) != b"\n":
             self._write(b"\n")
             self._size += 1
 
     def _set_aside(self, torn: Line) -> None:
         """Move the torn end of the file to `<path>.damaged`. Zero bytes after a whole row are such an end, too."""
-        whole = torn.raw.rstrip(b"\0")
+        whole = torn.raw.rstrip(b"\0\r\n")
         line = parse_line(torn.number, torn.start, whole, self.wanted)
         keep = len(whole) if line and line.row is not None else 0
         place = Path(f"{self.path}.damaged")
@@ -318,14 +374,18 @@ class RowLog:
         if self._fd < 0:
             return
         empty = self.regular and os.fstat(self._fd).st_size == 0
-        if empty and self._created:
-            self.path.unlink(missing_ok=True)  # a run that brought nothing leaves no file behind
+        if empty and self._created and self._is_at_path():
+            self.path.resolve().unlink()  # a run that brought nothing leaves no file behind
         os.close(self._fd)
         self._fd = -1
 
 
 def _could_be_ours(raw: bytes) -> bool:
-    """Whether the only line of a file may be the torn beginning of a first row (or the zero bytes of a power loss)."""
+    """Whether the only line of a file may be the torn beginning of a first row (or the zero bytes of a power loss).
+
+    A whole JSON object is not torn: a row of another kind, or the only chat of a chats file.
+    """
     beginning = b'{"chat_id": '
-    raw = raw.rstrip(b"\0")
-    return raw.startswith(beginning) or beginning.startswith(raw)
+    whole = parse_line(1, 0, raw, {})
+    raw = raw.removeprefix(BOM).rstrip(b"\0\r\n")
+    return (raw.startswith(beginning) or beginning.startswith(raw)) and (whole is None or whole.row is None)

@@ -99,7 +99,7 @@ Reply with only a JSON object, no other text, with one entry for each line, in t
 CRITERION_NAMES = {"question": "question", "rubric_item": "rubric_item", "response": "response"}
 ORDERING_NAMES = {**CRITERION_NAMES, "rubric_item": "reference_order", "reference_order": "reference_order"}
 TAG_NAMES = {"question": "question", "rubric_item": "rubric_item", "llm_response": "response"}
-_BRACED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_BRACED = re.compile(r"\{([^\W\d]\w*)\}")
 _TAGGED = re.compile(r"<(question|rubric_item|llm_response)>")
 # What the fences of the built-in prompts are called.
 FENCES = {"question": "question", "rubric_item": "criterion", "reference_order": "reference", "response": "response"}
@@ -138,7 +138,7 @@ def free_number(texts: Sequence[str]) -> int:
 
 def numbered(items: Sequence[str]) -> str:
     """The items as lines `1. …`; line ends inside an item become blanks, so that an item is one line."""
-    return "\n".join(f"{number}. {' '.join(item.split())}" for number, item in enumerate(items, 1))
+    return "\n".join(f"{number}. {' '.join(item.splitlines())}" for number, item in enumerate(items, 1))
 
 
 def _built_in(text: str, names: Mapping[str, str]) -> Template:
@@ -168,8 +168,9 @@ def template_from_file(path: str, flag: str, built_in: Template) -> Template:
     if not braced:
         names, pattern = {tag: names[ours] for tag, ours in TAG_NAMES.items()}, _TAGGED
     filled = {names[name] for name in pattern.findall(text)}
-    for needed in {*built_in.names.values()} - {"question"}:
-        if needed not in filled:
-            tag = next(tag for tag, ours in TAG_NAMES.items() if built_in.names[ours] == needed)
-            raise UsageError(f"{flag} {path}: the placeholder {{{needed}}} (or <{tag}>) must occur")
+    for tag, ours in TAG_NAMES.items():
+        needed = built_in.names[ours]
+        if needed not in filled and needed != "question":
+            mixed = f"; beside placeholders in braces <{tag}> is text" if f"<{tag}>" in text else ""
+            raise UsageError(f"{flag} {path}: the placeholder {{{needed}}} (or <{tag}>) must occur{mixed}")
     return Template(text, names, pattern, fenced=False)

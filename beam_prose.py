@@ -75,7 +75,7 @@ def mentioned_levels(text: str, keys_only: bool = False) -> Iterator[float | Non
             and (said["most"] is None or float(said["most"]) == 1)
             and (rest or not keys_only)
         )
-        yield level + 0.0 if is_whole_value and 0 <= level <= 1 else None
+        yield level if is_whole_value and 0 <= level <= 1 else None
 
 
 def prose_verdict(text: str) -> tuple[tuple[str, float | str | None], ...] | None:

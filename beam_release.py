@@ -40,6 +40,7 @@ GOLD_FIELD = {
 
 _PIECE = 1 << 16  # bytes read at once
 _SPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER_REST = re.compile(r"[-+.eE0-9]*")
 _PLAN = re.compile(r"plan-\d+")
 
 
@@ -89,8 +90,8 @@ class JsonReader:
                 self.fail(f"not valid JSON: {error.msg}", error.pos)
             except RecursionError:
                 self.fail("nested too deeply")
-            if end == len(self._text) and self._more():
-                continue  # a number may go on
+            if _NUMBER_REST.fullmatch(self._text, end) and self._more():
+                continue  # a number may go on: "0." is read as 0
             self._at = end
             return value
 
@@ -111,7 +112,7 @@ class JsonReader:
         if self.peek() != "}":
             while True:
                 if self.peek() != '"':
-                    self.fail("not valid JSON: expected a key")
+                    self.fail("not valid JSON: expected a key" if self.peek() else "ends in the middle")
                 key = self.value()
                 self._take(":")
                 yield key

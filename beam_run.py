@@ -289,6 +289,7 @@ class Run:
         self._drop = False
         self._broken: BaseException | None = None
         self._successes = 0
+        self._sent = 0  # jobs, not attempts
         self._finished = 0
         self._failed = 0
         self._failed_in_a_row = 0  # attempts
@@ -305,7 +306,9 @@ class Run:
                 if not (self._asking or self._settling):
                     if self._stop:
                         break
-                    if not self._waiting and self._order.over and not await self._second_chances():
+                    if not self._waiting and self._order.over:
+                        if await self._second_chances():
+                            continue
                         break
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
@@ -347,6 +350,7 @@ class Run:
             if following is None:
                 return
             self._wave_left -= 1
+            self._sent += following.last is None
             task = asyncio.create_task(self._work(following))
             self._asking.add(task)
             task.add_done_callback(self._landed)
@@ -357,9 +361,14 @@ class Run:
         After max(concurrency, 10) failed attempts in a row the endpoint counts as down. Then those that were sent keep
         trying; when their attempts are used up, a wave of as many new ones finds out whether it is back, and so on after
         growing pauses. Otherwise an outage would use up the attempts of every question that is left within minutes.
+        Before anything has succeeded a failure is more likely a wrong setting: no more jobs try than would stop the run.
         """
         many = max(self._limits.concurrency, 10)
-        if self._failed_in_a_row < many:
+        down = self._failed_in_a_row >= many
+        if not self._successes and self._limits.stop_after_failures:
+            many = self._limits.stop_after_failures
+            down = self._failed_in_a_row > 0 and self._sent >= many
+        if not down:
             return True
         if not (self._asking or self._waiting) and now >= self._next_wave_at:
             self._wave_left = many

@@ -41,6 +41,7 @@ class Mirror:
     files: Mapping[str, bytes]
     faults: dict[str, list[str]] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)  # path and Range header
+    served: list[str] = field(default_factory=list)  # paths served to their end, as they are
     held: threading.Event = field(default_factory=threading.Event)  # a request has come to `hold`
     release: threading.Event = field(default_factory=threading.Event)
     most_at_once: int = 0
@@ -110,6 +111,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = content[start:]
         if fault not in ("cut", "stall", "trickle", "hold"):
             self.reply(206 if start else 200, body, headers)
+            self.mirror.served.append(self.path.removeprefix("/").removeprefix("moved/"))
             return
         half = len(body) // 2
         self.reply(206 if start else 200, body[:half], headers, announced=len(body))
@@ -618,22 +620,40 @@ def test_a_second_process_is_refused(mirror: Mirror, manifest: Path, tmp_path: P
 
 
 @needs_release
-def test_the_release_itself_with_faults_equals_the_checkout(tmp_path: Path, waits: list[float]) -> None:
+def test_the_release_with_faults_and_kills_equals_the_checkout(tmp_path: Path) -> None:
     root = Path(OFFICIAL)
-    wanted = [root / f"chats/1M/{chat}" for chat in ("3", "6", "8")]
-    files = {str(p.relative_to(root)): p.read_bytes() for folder in wanted for p in folder.rglob("*.json")}
+    folders = [root / f"chats/1M/{chat}" for chat in ("3", "6", "8")]
+    files = {str(p.relative_to(root)): p.read_bytes() for folder in folders for p in folder.rglob("*.json")}
+    out, selection = tmp_path / "a", ("--chats", "3,6,8", "--out-dir")
     for mirror in serving(files):
-        mirror.faults = {
-            "chats/1M/3/chat.json": ["cut", "503", "cut"],
-            "chats/1M/6/chat.json": ["wrong byte", "HTML"],
-            "chats/1M/8/chat.json": ["short", "cut", "no ranges"],
-            "chats/1M/8/probing_questions/probing_questions.json": ["HTML", "redirect"],
-        }
-        arguments = ["--chats", "3,6,8", "--out-dir"]
-        assert prepare_data.main([*arguments, str(tmp_path / "a"), "--mirror", mirror.url]) == 0
-        mirror.requests.clear()
-        assert prepare_data.main([*arguments, str(tmp_path / "a"), "--mirror", mirror.url]) == 0
-        assert mirror.requests == []
-    assert prepare_data.main([*arguments, str(tmp_path / "b"), "--src", str(root / "chats/1M")]) == 0
+        arguments = (*selection, str(out), "--mirror", mirror.url)
+        for faults in (
+            {
+                "chats/1M/3/chat.json": ["503", "hold"],
+                "chats/1M/6/chat.json": ["503"] * 5,
+                "chats/1M/8/chat.json": ["HTML"],
+                "chats/1M/6/probing_questions/probing_questions.json": ["HTML", "redirect"],
+            },
+            {"chats/1M/3/chat.json": ["cut", "wrong byte"], "chats/1M/6/chat.json": ["cut", "hold"]},
+        ):
+            mirror.faults = faults
+            mirror.held.clear()
+            process = start(beam_download.MANIFEST, *arguments)
+            assert mirror.held.wait(60)
+            process.kill()
+            process.communicate(timeout=30)
+        mirror.faults = {"chats/1M/6/chat.json": ["no ranges"], "chats/1M/8/chat.json": ["short"]}
+        assert finished(start(beam_download.MANIFEST, *arguments)) == 0
+        asked = len(mirror.requests)
+        assert finished(start(beam_download.MANIFEST, *arguments)) == 0
+        assert len(mirror.requests) == asked, "everything is there"
+        wanted = {path for path in files if "trunecated" not in path}
+        assert sorted(mirror.served) == sorted(wanted), "no file was served again once it was whole"
+    assert prepare_data.main([*selection, str(tmp_path / "b"), "--src", str(root / "chats/1M")]) == 0
     for name in ("beam_1m_chats.jsonl.gz", "beam_1m_questions.jsonl"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert (out / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def finished(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=120)
+    return process.returncode
