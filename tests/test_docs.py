@@ -161,7 +161,7 @@ def test_examples_of_rows_have_the_keys_that_are_written() -> None:
     judged = beam_judge.Answer(("2", "abstention", 0), Path("a.jsonl"), 0, 0, "…", None, False, 1)
     call = beam_judge.Call(0, "…", "…", lambda reply, finish_reason: 0.5)
     detail = beam_judge.detail_row(judged, "judged", "strict", [beam_judge.verdict(call, Reply("…"), 0.5)])
-    question = {name: "…" for name in QuestionRow.__annotations__} | {"question_index": 0}
+    question = dict.fromkeys(QuestionRow.__annotations__, "…") | {"question_index": 0}
     wanted = [
         ["chat_id", "messages"],
         list(QuestionRow.__annotations__),
