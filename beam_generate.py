@@ -51,6 +51,7 @@ from beam_common import (
     shown_url,
 )
 from beam_log import ANSWER, QUESTION, RowLog, problem_of, read_lines
+from beam_tokenizer import KIMI, load_counter
 
 if TYPE_CHECKING:
     import argparse
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
 
 # The wording of BEAM's own answer generation, blank at the end of the first line included.
 FINAL_MESSAGE = "NOTE: Only provide the answer without any explanations. \nQuestion: {question}"
-DEFAULT_TOKENIZER = "Kimi-K2.6"
 MOST_SHRINKS = 5  # of one question's prompt
 SILENT_CUT = 0.5  # a prompt reported with less than this share of our count was probably cut by the server
 
@@ -507,9 +507,8 @@ def closing(args: argparse.Namespace, tally: Tally, ended: Ended | None) -> int:
     if ended and ended.reason:
         say(f"stopped: {ended.reason}")
     if missing:
-        say(
-            f"{plural(tally.answered + tally.failed, 'question')} done, {missing:,} left; start the same command again to go on"
-        )
+        failed = f", {tally.failed:,} recorded with an error" if tally.failed else ""
+        say(f"{tally.answered:,} answered{failed}, {missing:,} left; start the same command again to go on")
         return ended.code if ended and ended.code else 1
     if tally.failed:
         say(
@@ -564,7 +563,7 @@ def parser() -> Parser:
     )
     add(
         "--tokenizer",
-        default=DEFAULT_TOKENIZER,
+        default=KIMI,
         help="for truncation: Hugging Face id or local path; empty: never truncate (default: bundled %(default)s)",
     )
     add(
@@ -645,11 +644,7 @@ def parser() -> Parser:
 
 
 def token_counter(args: argparse.Namespace) -> TokenCounter | None:
-    if not args.tokenizer:
-        return None
-    from beam_tokenizer import load_counter
-
-    return load_counter(args.tokenizer, args.trust_remote_code)
+    return load_counter(args.tokenizer, args.trust_remote_code) if args.tokenizer else None
 
 
 @command

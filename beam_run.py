@@ -129,6 +129,11 @@ class Order:
         """No job is left to send; some may be in flight or waiting."""
         return self._exhausted and not any(group.fresh or group.due for group in self._open)
 
+    @property
+    def due(self) -> bool:
+        """Some job that was sent before is to be sent again now."""
+        return any(group.due for group in self._open)
+
     def landed(self, job: Job) -> None:
         """The job's request is over."""
         job.group.flying -= 1
@@ -358,21 +363,25 @@ class Run:
     def _may_start(self, now: float) -> bool:
         """Whether a job that was never sent may be sent: into an outage only a few at a time.
 
-        After max(concurrency, 10) failed attempts in a row the endpoint counts as down. Then those that were sent keep
-        trying; when their attempts are used up, a wave of as many new ones finds out whether it is back, and so on after
-        growing pauses. Otherwise an outage would use up the attempts of every question that is left within minutes.
+        After as many failed attempts in a row as there are places (at least 4) the endpoint counts as down. Then those that
+        were sent keep trying; when their attempts are used up, a wave of new ones finds out whether it is back: one, then
+        two, four … after growing pauses. Otherwise an outage would use up the attempts of every question that is left.
         Before anything has succeeded a failure is more likely a wrong setting: no more jobs try than would stop the run.
         """
-        many = max(self._limits.concurrency, 10)
-        down = self._failed_in_a_row >= many
+        many = max(self._limits.concurrency, 4)
+        wave, down = min(2**self._wave // 2, many), self._failed_in_a_row >= many
         if not self._successes and self._limits.stop_after_failures:
-            many = self._limits.stop_after_failures
-            down = self._failed_in_a_row > 0 and self._sent >= many
+            wave = self._limits.stop_after_failures
+            down = self._failed_in_a_row > 0 and self._sent >= wave
         if not down:
             return True
-        if not (self._asking or self._waiting) and now >= self._next_wave_at:
-            self._wave_left = many
+        if self._idle() and now >= self._next_wave_at:
+            self._wave_left = wave
         return self._wave_left > 0
+
+    def _idle(self) -> bool:
+        """No request is in flight or will be made again."""
+        return not (self._asking or self._waiting or self._order.due)
 
     def _pause(self) -> float | None:
         """Seconds until something is due without a request landing."""
@@ -419,7 +428,7 @@ class Run:
             self._next_wave_at = 0.0
             self.touch(job.group)
         elif outcome.kind == "stop":
-            self.stop(Ended(1, f"{outcome.text}. {outcome.way_out}"))
+            self.stop(Ended(1, f"{outcome.text}; {outcome.way_out}"))
             return
         elif outcome.kind == "retry":
             self._try_again(job, outcome)
@@ -428,6 +437,7 @@ class Run:
             self._failed_in_a_row = 0  # a refusal shows that the endpoint is there
             if self._stopped_by_failures:
                 return  # enough of them are recorded
+            job.last = outcome
             self._count(job, failed=True)
         if not await self._settle(job, outcome):
             if not self._stop:
@@ -453,7 +463,7 @@ class Run:
             return
         if self._stop:
             return
-        if not (self._waiting or self._asking):
+        if self._idle():
             self._wave += 1
             self._next_wave_at = now + backoff(self._wave, self._waits)
         job.successes_before = self._successes
@@ -468,11 +478,12 @@ class Run:
         self._finished += 1
         self._failed += failed_question
         if failed_question and self._failed == self._finished == self._limits.stop_after_failures:
+            last = f"; the last one: {job.last.text}" if job.last else ""
             self.stop(
                 Ended(
                     1,
                     f"the first {plural(self._finished, 'finished question')} of this run all failed, which looks like a "
-                    "wrong setting; see the errors, then start again with --retry-errors (--stop-after-failures 0 goes on "
+                    f"wrong setting{last}. Mend it and start again with --retry-errors (--stop-after-failures 0 would go on "
                     "regardless)",
                 )
             )

@@ -277,7 +277,7 @@ def _library_encoder(spec: str, trust_remote_code: bool) -> Callable[[list[str]]
 
     def encode_slow(texts: list[str]) -> list[int]:
         options = {"add_special_tokens": False, "split_special_tokens": True, "truncation": False, "padding": False}
-        return [len(ids) for ids in tokenizer(texts, **options, verbose=False)["input_ids"]]
+        return [len(ids) for ids in tokenizer(texts, **options)["input_ids"]]
 
     if not isinstance(backend, tokenizers.Tokenizer):
         encode_slow(["a trial"])  # what its own code does not support shows now

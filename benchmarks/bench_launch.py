@@ -2,7 +2,7 @@
 
     python benchmarks/bench_launch.py [--stalls FILE] [--shorten FACTOR] [--made-up-vocabulary] beam_generate.py ARGUMENTS
 
---stalls FILE         a heartbeat every 5 ms on the event loop; FILE gets its longest delays
+--stalls FILE         a heartbeat every 5 ms on the event loop; FILE gets the longest stalls
 --shorten FACTOR      the waits between attempts take so many times less
 --made-up-vocabulary  count with tiktoken and tokens made from the words of the made-up chats: for machines without the
                       real vocabulary
@@ -15,10 +15,11 @@ import asyncio
 import heapq
 import importlib
 import json
+import os
 import sys
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +28,55 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_measure import WORDS  # noqa: E402
 
 BEAT = 0.005  # seconds
-KEPT = 5  # of the longest delays
+KEPT = 5  # of the longest stalls
 
 
-async def beat(delays: list[tuple[float, float, float]], started: float) -> None:
-    """Note (delay, CPU seconds of this thread meanwhile, seconds since the start) of the longest delays."""
-    before, cpu = time.perf_counter(), time.thread_time()
+@dataclass(frozen=True, order=True)
+class Stall:
+    """A late heartbeat, in seconds: how late without the time that the loop's thread waited for a processor, which is
+    another program's doing; how late by the clock; how long the thread worked meanwhile; when."""
+
+    late: float
+    by_the_clock: float
+    worked: float
+    at: float
+
+
+class WaitForProcessor:
+    """Seconds that this thread has been ready to run without a processor; 0 where the system (not Linux) does not say."""
+
+    def __init__(self) -> None:
+        try:
+            self.file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:
+            self.file = -1
+
+    def seconds(self) -> float:
+        return int(os.pread(self.file, 100, 0).split()[1]) / 1e9 if self.file >= 0 else 0.0
+
+
+async def beat(stalls: list[Stall]) -> None:
+    waited = WaitForProcessor()
+    started = before = time.perf_counter()
+    worked, ready = time.thread_time(), waited.seconds()
     while True:
         await asyncio.sleep(BEAT)
-        now, spent = time.perf_counter(), time.thread_time()
-        heapq.heappush(delays, (now - before - BEAT, spent - cpu, before - started))
-        if len(delays) > KEPT:
-            heapq.heappop(delays)
-        before, cpu = now, spent
+        now, spent, idle = time.perf_counter(), time.thread_time(), waited.seconds()
+        late = now - before - BEAT
+        heapq.heappush(stalls, Stall(late - (idle - ready), late, spent - worked, before - started))
+        if len(stalls) > KEPT:
+            heapq.heappop(stalls)
+        before, worked, ready = now, spent, idle
 
 
 def with_heartbeat(file: Path) -> None:
     run = asyncio.run
 
     def run_beside(main: Coroutine[Any, Any, Any], **settings: Any) -> Any:
-        delays: list[tuple[float, float, float]] = []
+        stalls: list[Stall] = []
 
         async def both() -> Any:
-            heart = asyncio.create_task(beat(delays, time.perf_counter()))
+            heart = asyncio.create_task(beat(stalls))
             try:
                 return await main
             finally:
@@ -58,7 +85,7 @@ def with_heartbeat(file: Path) -> None:
         try:
             return run(both(), **settings)
         finally:
-            file.write_text(json.dumps(sorted(delays, reverse=True)), "utf-8")
+            file.write_text(json.dumps([asdict(stall) for stall in sorted(stalls, reverse=True)]), "utf-8")
 
     asyncio.run = run_beside
 

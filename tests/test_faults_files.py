@@ -20,6 +20,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,14 +155,41 @@ def test_the_judge_leaves_a_torn_answer_out(
     assert ("line 4" in ran.err) == (len(served.requests) == 3 and end != b"")
 
 
+@dataclass
+class Judged:
+    """Four answers with two criteria each and their finished scores. `level` is what the judge finds in the first one."""
+
+    answers: Path
+    scores: Path
+    served: ScriptedEndpoint
+    programs: Programs
+    level: float = 0.5
+
+    @property
+    def details(self) -> Path:
+        return details_of(self.scores)
+
+    @property
+    def calls(self) -> list[str]:
+        """The questions of the calls since then."""
+        return sorted(question_of(request) for request in self.served.requests[8:])
+
+    def again(self, *flags: str) -> Ran:
+        return self.programs.judge(self.answers, self.served.base_url, *flags)
+
+    def change_last_answer(self) -> None:
+        rows = read_rows(self.answers)
+        write_lines(self.answers, [*rows[:3], {**rows[3], "response": "another"}])
+
+
 @pytest.fixture
-def judged(endpoint: Serve, run_judge: Callable[..., Ran], tmp_path: Path) -> tuple[Path, Path]:
-    """Four answers with two criteria each, and their finished scores."""
+def judged(endpoint: Serve, programs: Programs, tmp_path: Path) -> Judged:
     answers = write_lines(tmp_path / "answers.jsonl", [{**row, "rubric": ["é one", "two"]} for row in ROWS])
-    served = endpoint(lambda request: judge_says(1.0 if criterion_of(request) == "two" else 0.5))
-    ran = run_judge(answers, served.base_url)
-    assert (ran.rc, len(served.requests)) == (0, 8)
-    return answers, ran.output
+    served = endpoint(lambda request: judge_says(1.0 if criterion_of(request) == "two" else made.level))
+    made = Judged(answers, tmp_path / "scores.jsonl", served, programs)
+    ran = made.again()
+    assert (ran.rc, len(served.requests), len(ran.rows)) == (0, 8, 4)
+    return made
 
 
 def cut_last_line(path: Path, keep: int) -> None:
@@ -180,25 +209,18 @@ def cut_last_line(path: Path, keep: int) -> None:
         pytest.param({"details": 90}, 0, id="+24-details-torn-their-score-there"),
     ],
 )
-def test_torn_scores_and_details(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran], cut: dict[str, int], calls: int
-) -> None:
-    answers, scores = judged
-    before, details = scores.read_bytes(), read_rows(details_of(scores))
-    last = key(read_rows(scores)[-1])
-    lines = details_of(scores).read_bytes().splitlines(keepends=True)
-    details_of(scores).write_bytes(
-        b"".join(sorted(lines, key=lambda line: key(json.loads(line)) == last))
-    )  # the same question stands last in both
+def test_torn_scores_and_details(judged: Judged, cut: dict[str, int], calls: int) -> None:
+    before, details = judged.scores.read_bytes(), read_rows(judged.details)
+    last = key(read_rows(judged.scores)[-1])
+    write_lines(judged.details, sorted(details, key=lambda row: key(row) == last))  # the same question is last in both
     for name, keep in cut.items():
-        cut_last_line(scores if name == "scores" else details_of(scores), keep)
-    served = endpoint(lambda request: judge_says(1.0 if criterion_of(request) == "two" else 0.5))
-    ran = run_judge(answers, served.base_url)
+        cut_last_line(judged.scores if name == "scores" else judged.details, keep)
+    ran = judged.again()
     assert ran.rc == 0, ran.err
-    assert len(served.requests) == calls
-    assert scores.read_bytes() == before
+    assert len(judged.calls) == calls
+    assert judged.scores.read_bytes() == before
     if cut != {"details": 90}:
-        assert by_key(read_rows(details_of(scores))) == by_key(details)
+        assert by_key(read_rows(judged.details)) == by_key(details)
 
 
 MIDDLES = [
@@ -252,38 +274,32 @@ def damage_line(path: Path, number: int, to: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("details", ["kept", "gone"])
-@pytest.mark.parametrize("middle", [b"null", b"[]", b'{"chat_id": "1", "question_ty'], ids=["25-null", "25-list", "25-torn"])
-def test_damage_in_the_scores(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran], middle: bytes, details: str
-) -> None:
-    answers, scores = judged
-    before = by_key(read_rows(scores))
-    content = damage_line(scores, 2, middle)
+@pytest.mark.parametrize(
+    "middle", [b"null", b"[]", b'{"chat_id": "1", "question_ty'], ids=["25-null", "25-list", "25-torn"]
+)
+def test_damage_in_the_scores(judged: Judged, middle: bytes, details: str) -> None:
+    before = by_key(read_rows(judged.scores))
+    content = damage_line(judged.scores, 2, middle)
     if details == "gone":
-        details_of(scores).unlink()
-    served = endpoint(lambda request: judge_says(1.0 if criterion_of(request) == "two" else 0.5))
-    ran = run_judge(answers, served.base_url)
+        judged.details.unlink()
+    ran = judged.again()
     assert ran.rc == 0, ran.err
     assert "scores.jsonl line 2 is damaged" in ran.err
-    assert len(served.requests) == (0 if details == "kept" else 2)
-    assert scores.read_bytes().startswith(content)
-    lines = [json.loads(line) for line in scores.read_bytes().splitlines() if line != middle]
+    assert len(judged.calls) == (0 if details == "kept" else 2)
+    assert judged.scores.read_bytes().startswith(content)
+    lines = [json.loads(line) for line in judged.scores.read_bytes().splitlines() if line != middle]
     assert by_key(lines) == before
     assert len(lines) == 4
 
 
-def test_damage_in_the_details_costs_no_call(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran]
-) -> None:
+def test_damage_in_the_details_costs_no_call(judged: Judged) -> None:
     """25: the score of that question is there, and a score without details stands."""
-    answers, scores = judged
-    before = scores.read_bytes()
-    content = damage_line(details_of(scores), 3, b"null")
-    served = endpoint()
-    ran = run_judge(answers, served.base_url)
-    assert (ran.rc, served.requests) == (0, [])
+    before = judged.scores.read_bytes()
+    content = damage_line(judged.details, 3, b"null")
+    ran = judged.again()
+    assert (ran.rc, judged.calls) == (0, [])
     assert "scores.details.jsonl line 3 is damaged" in ran.err
-    assert (scores.read_bytes(), details_of(scores).read_bytes()) == (before, content)
+    assert (judged.scores.read_bytes(), judged.details.read_bytes()) == (before, content)
 
 
 def foreign(data: bytes, how: str) -> bytes:
@@ -550,7 +566,7 @@ def killed_at_random(
         seen = len(endpoint.requests)
         process = start()
         wanted = seen + chance.randrange(1, 5 * per_question)
-        assert endpoint.wait_until(lambda n=wanted: len(endpoint.requests) >= n or process.poll() is not None)  # type: ignore[misc]
+        assert endpoint.wait_until(partial(lambda n: len(endpoint.requests) >= n, wanted))
         time.sleep(chance.random() * 0.05)
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -698,24 +714,19 @@ def test_no_room_for_the_sidecar_is_said_before_the_first_request(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["given.jsonl", pair.chats.name, pair.questions.name]
 
 
-def test_no_room_for_the_details_keeps_the_earlier_score_and_details(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran]
-) -> None:
+def test_no_room_for_the_details_keeps_the_earlier_score_and_details(judged: Judged) -> None:
     """31: an answer has changed since; its new verdicts do not fit. The old ones stay together, and the next start judges."""
-    answers, scores = judged
-    changed = [{**row, "response": "changed"} if n == 0 else row for n, row in enumerate(read_rows(answers))]
-    write_lines(answers, changed)
-    before = scores.read_bytes(), details_of(scores).read_bytes()
-    served = endpoint(lambda request: judge_says(1.0))
+    judged.change_last_answer()
+    judged.level = 1.0
+    before = judged.scores.read_bytes(), judged.details.read_bytes()
     with files_of_at_most(len(before[1])):
-        ran = run_judge(answers, served.base_url, "--allow-mixed")
+        ran = judged.again()
     assert ran.rc == 1
     assert ran.err.count("scores.details.jsonl cannot be written: File too large") == 1
-    assert (scores.read_bytes(), details_of(scores).read_bytes()) == before
-    ran = run_judge(answers, served.base_url)
-    assert ran.rc == 0
-    assert len(served.requests) == 4
-    assert by_key(ran.rows)[key(changed[0])]["score"] == 1.0
+    assert (judged.scores.read_bytes(), judged.details.read_bytes()) == before
+    ran = judged.again()
+    assert (ran.rc, judged.calls) == (0, ["1.3?"] * 4)
+    assert by_key(ran.rows)[key(ROWS[3])]["score"] == 1.0
 
 
 def test_no_room_for_the_score_restores_it_from_the_details(
@@ -796,7 +807,9 @@ def test_a_resume_with_other_settings_is_refused(
     assert (output.read_bytes(), output.with_suffix(".run.json").read_bytes()) == before
 
 
-def test_allow_mixed_goes_on_and_is_recorded(make_pair: MakePair, endpoint: Serve, run_generate: Callable[..., Ran]) -> None:
+def test_allow_mixed_goes_on_and_is_recorded(
+    make_pair: MakePair, endpoint: Serve, run_generate: Callable[..., Ran]
+) -> None:
     """32"""
     pair, served = make_pair(1, 3), endpoint()
     assert run_generate(pair, served.base_url, "--limit", "1").rc == 0
@@ -821,35 +834,26 @@ def test_allow_mixed_goes_on_and_is_recorded(make_pair: MakePair, endpoint: Serv
     ],
 )  # fmt: skip
 def test_scores_of_another_judge_are_refused(
-    judged: tuple[Path, Path],
-    endpoint: Serve,
-    run_judge: Callable[..., Ran],
-    monkeypatch: pytest.MonkeyPatch,
-    flags: list[str],
-    named: str,
+    judged: Judged, monkeypatch: pytest.MonkeyPatch, flags: list[str], named: str
 ) -> None:
-    answers, scores = judged
-    (answers.parent / "prompt.txt").write_text("{question} {rubric_item} {response}")
-    monkeypatch.chdir(answers.parent)
-    url = sidecar_of(scores)["settings"]["judge_base_url"]
-    before = scores.read_bytes(), scores.with_suffix(".run.json").read_bytes()
-    ran = run_judge(answers, url, *flags)
+    (judged.answers.parent / "prompt.txt").write_text("{question} {rubric_item} {response}")
+    monkeypatch.chdir(judged.answers.parent)
+    sidecar = judged.scores.with_suffix(".run.json")
+    before = judged.scores.read_bytes(), sidecar.read_bytes()
+    ran = judged.again(*flags)
     assert ran.rc == 2
     assert named in ran.err
-    assert (scores.read_bytes(), scores.with_suffix(".run.json").read_bytes()) == before
-    ran = run_judge(answers, url, *flags, "--allow-mixed")
+    assert (judged.scores.read_bytes(), sidecar.read_bytes()) == before
+    ran = judged.again(*flags, "--allow-mixed")
     assert ran.rc == 0, ran.err
-    assert len(sidecar_of(scores)["mixed_with"]) == 1
+    assert len(sidecar_of(judged.scores)["mixed_with"]) == 1
+    assert "The settings changed on the way" in ran.out
 
 
-def test_verdicts_of_another_judge_without_a_score_bind_too(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran]
-) -> None:
+def test_verdicts_of_another_judge_without_a_score_bind_too(judged: Judged) -> None:
     """+32: killed between the details and the first score; the details alone must not be taken over by another judge."""
-    answers, scores = judged
-    scores.unlink()
-    url = sidecar_of(scores)["settings"]["judge_base_url"]
-    ran = run_judge(answers, url, "--judge-model", "another")
+    judged.scores.unlink()
+    ran = judged.again("--judge-model", "another")
     assert (ran.rc, ran.rows) == (2, [])
     assert "judge_model (recorded j, now another)" in ran.err
 
@@ -880,7 +884,9 @@ def test_a_wrong_url_does_not_lock_out_the_right_one(
     assert (sidecar_of(ran.output)["settings"]["model"], len(sidecar_of(ran.output)["started"])) == ("m", 1)
 
 
-def test_a_wrong_judge_does_not_lock_out_the_right_one(endpoint: Serve, run_judge: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_wrong_judge_does_not_lock_out_the_right_one(
+    endpoint: Serve, run_judge: Callable[..., Ran], tmp_path: Path
+) -> None:
     """32: scores of empty answers need no judge, and bind none."""
     answers = write_lines(tmp_path / "answers.jsonl", [{**ROWS[0], "response": ""}, ROWS[1]])
     ran = run_judge(answers, endpoint(lambda request: status(404)).base_url, "--judge-model", "wrong")
@@ -889,7 +895,9 @@ def test_a_wrong_judge_does_not_lock_out_the_right_one(endpoint: Serve, run_judg
     assert (ran.rc, sorted(row["score"] for row in ran.rows)) == (0, [0.0, 1.0]), ran.err
 
 
-@pytest.mark.parametrize("content", [b'{"settings": {"mod', b"", b"\0" * 64, b"[]"], ids=["torn", "empty", "zeros", "list"])
+@pytest.mark.parametrize(
+    "content", [b'{"settings": {"mod', b"", b"\0" * 64, b"[]"], ids=["torn", "empty", "zeros", "list"]
+)
 def test_a_sidecar_that_cannot_be_read(
     make_pair: MakePair, endpoint: Serve, run_generate: Callable[..., Ran], content: bytes
 ) -> None:
@@ -908,7 +916,11 @@ def test_a_sidecar_that_cannot_be_read(
 
 
 def test_neither_key_nor_password_nor_header_gets_into_any_file_or_message(
-    make_pair: MakePair, endpoint: Serve, run_generate: Callable[..., Ran], run_judge: Callable[..., Ran], tmp_path: Path
+    make_pair: MakePair,
+    endpoint: Serve,
+    run_generate: Callable[..., Ran],
+    run_judge: Callable[..., Ran],
+    tmp_path: Path,
 ) -> None:
     """+32: the server repeats whatever it got; settings are compared all the same."""
     secrets = ["sk-KEY-1234567", "pass-WORD-1", "Header-Value-99", "or-INNER-KEY"]
@@ -1209,12 +1221,13 @@ def test_files_are_utf8_whatever_the_locale(
     pair = make_pair(1, 2)
     questions = [{**json.loads(line), "question": "Wo? 雪", "gold_answer": "naïve"} for line in pair.questions.open()]
     write_lines(pair.questions, questions)
-    served = endpoint(lambda request: judge_says() if is_judge(request) else say("Übung 雪 😀"))
+    served = endpoint(lambda request: judge_says() if request.json()["model"] == "j" else say("Übung 雪 😀"))
     output, scores = tmp_path / "out.jsonl", tmp_path / "scores.jsonl"
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("雪 {question} {rubric_item} {response}", encoding="utf-8")
+    flags = ["--model", "modèle", "--thinking-json", '{"x": "é"}'] if "PYTHONUTF8" not in environment else []
     argvs = [
-        ["generate", *generate_argv(pair, served.base_url, output, "--model", "modèle", "--thinking-json", '{"x": "é"}')],
+        ["generate", *generate_argv(pair, served.base_url, output, *flags)],
         ["judge", *judge_argv(output, served.base_url, scores, "--criterion-prompt", str(prompt))],
     ]
     for argv in argvs:
@@ -1222,12 +1235,12 @@ def test_files_are_utf8_whatever_the_locale(
             [sys.executable, str(LAUNCHER), *argv], env=environment, cwd=tmp_path, capture_output=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
-    assert served.requests[0].json()["model"] == "modèle"
+    assert served.requests[0].json()["model"] == ("modèle" if flags else "m")
     assert "雪" in served.requests[-1].messages[-1]["content"]
     for row in read_rows(output):
         assert (row["question"], row["gold_answer"], row["response"]) == ("Wo? 雪", "naïve", "Übung 雪 😀")
     assert "Übung 雪 😀".encode() in output.read_bytes()
-    assert "modèle".encode() in output.with_suffix(".run.json").read_bytes()
+    assert ("modèle".encode() in output.with_suffix(".run.json").read_bytes()) == bool(flags)
     assert [row["score"] for row in read_rows(scores)] == [1.0, 1.0]
 
 
@@ -1299,7 +1312,9 @@ def test_no_answers_yet_is_said(
     assert not list(tmp_path.glob("scores*"))
 
 
-def test_answers_without_any_criterion_give_no_numbers(endpoint: Serve, run_judge: Callable[..., Ran], tmp_path: Path) -> None:
+def test_answers_without_any_criterion_give_no_numbers(
+    endpoint: Serve, run_judge: Callable[..., Ran], tmp_path: Path
+) -> None:
     """+37"""
     answers = write_lines(tmp_path / "answers.jsonl", [{**ROWS[0], "rubric": []}])
     served = endpoint()
@@ -1325,85 +1340,66 @@ def test_a_run_of_errors_only_gives_no_numbers_that_are_none(
 # --- Scores and details that do not go together --------------------------------------------------------------------------
 
 
-def test_scores_without_details_stand(judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran]) -> None:
-    answers, scores = judged
-    details_of(scores).unlink()
-    scores.with_suffix(".run.json").unlink()
-    served, before = endpoint(), scores.read_bytes()
-    ran = run_judge(answers, served.base_url)
-    assert (ran.rc, served.requests, scores.read_bytes()) == (0, [], before)
+def test_scores_without_details_stand(judged: Judged) -> None:
+    judged.details.unlink()
+    judged.scores.with_suffix(".run.json").unlink()
+    before = judged.scores.read_bytes()
+    ran = judged.again()
+    assert (ran.rc, judged.calls, judged.scores.read_bytes()) == (0, [], before)
 
 
-def test_a_changed_answer_is_judged_again_and_its_score_replaced(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran]
-) -> None:
-    answers, scores = judged
-    rows = read_rows(answers)
-    write_lines(answers, [*rows[:3], {**rows[3], "response": "another"}])
-    served = endpoint(lambda request: judge_says(1.0))
-    ran = run_judge(answers, served.base_url, "--allow-mixed")
-    assert (ran.rc, asked(served)) == (0, ["1.3?", "1.3?"])
+def test_a_changed_answer_is_judged_again_and_its_score_replaced(judged: Judged) -> None:
+    judged.change_last_answer()
+    judged.level = 1.0
+    ran = judged.again()
+    assert (ran.rc, judged.calls) == (0, ["1.3?", "1.3?"])
     assert {index: row["score"] for (_, _, index), row in by_key(ran.rows).items()} == {0: 0.5, 1: 0.5, 2: 0.5, 3: 1.0}
-    assert len(ran.rows) == len(read_rows(details_of(scores))) == 4
+    assert len(ran.rows) == len(read_rows(judged.details)) == 4
 
 
-def test_an_old_score_beside_newer_details_is_replaced_without_a_call(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran]
-) -> None:
+def test_an_old_score_beside_newer_details_is_replaced_without_a_call(judged: Judged) -> None:
     """Killed after the details of a changed answer, before its score: the old score is of another response."""
-    answers, scores = judged
-    rows = read_rows(answers)
-    old = scores.read_bytes()
-    write_lines(answers, [*rows[:3], {**rows[3], "response": "another"}])
-    served = endpoint(lambda request: judge_says(1.0))
-    assert run_judge(answers, served.base_url, "--allow-mixed").rc == 0
-    scores.write_bytes(old)
-    paid = len(served.requests)
-    ran = run_judge(answers, served.base_url)
-    assert (ran.rc, len(served.requests)) == (0, paid)
-    assert by_key(ran.rows)[key(rows[3])]["score"] == 1.0
+    old = judged.scores.read_bytes()
+    judged.change_last_answer()
+    judged.level = 1.0
+    assert judged.again().rc == 0
+    judged.scores.write_bytes(old)
+    ran = judged.again()
+    assert (ran.rc, judged.calls) == (0, ["1.3?", "1.3?"])
+    assert by_key(ran.rows)[key(ROWS[3])]["score"] == 1.0
     assert len(ran.rows) == 4
 
 
-def test_older_details_are_judged_again(judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran]) -> None:
+def test_older_details_are_judged_again(judged: Judged) -> None:
     """Details restored from a backup are of the response before: they say nothing about this one."""
-    answers, scores = judged
-    rows, old = read_rows(answers), details_of(scores).read_bytes()
-    write_lines(answers, [*rows[:3], {**rows[3], "response": "another"}])
-    served = endpoint(lambda request: judge_says(1.0))
-    assert run_judge(answers, served.base_url, "--allow-mixed").rc == 0
-    details_of(scores).write_bytes(old)
-    paid = len(served.requests)
-    assert run_judge(answers, served.base_url).rc == 0
-    assert len(served.requests) == paid + 2
+    old = judged.details.read_bytes()
+    judged.change_last_answer()
+    assert judged.again().rc == 0
+    judged.details.write_bytes(old)
+    assert judged.again().rc == 0
+    assert judged.calls == ["1.3?"] * 4
 
 
 @pytest.mark.parametrize("shape", ["no-status", "verdict-is-a-text", "no-digest"])
-def test_details_of_another_shape_count_as_none(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran], shape: str
-) -> None:
-    answers, scores = judged
-    rows = read_rows(details_of(scores))
+def test_details_of_another_shape_count_as_none(judged: Judged, shape: str) -> None:
+    rows = read_rows(judged.details)
     change: dict[str, Callable[[dict[str, Any]], Any]] = {
         "no-status": lambda row: row.pop("status"),
         "verdict-is-a-text": lambda row: row.update(verdicts=["fine"]),
         "no-digest": lambda row: row.pop("response_sha256"),
     }
     change[shape](rows[0])
-    write_lines(details_of(scores), rows)
-    served, before = endpoint(), scores.read_bytes()
-    ran = run_judge(answers, served.base_url, "--allow-mixed")
-    assert (ran.rc, served.requests, scores.read_bytes()) == (0, [], before), ran.err
+    write_lines(judged.details, rows)
+    before = judged.scores.read_bytes()
+    ran = judged.again()
+    assert (ran.rc, judged.calls, judged.scores.read_bytes()) == (0, [], before), ran.err
     assert "scores.details.jsonl line 1 is damaged" in ran.err
 
 
-def test_several_lines_a_question_in_the_scores_become_one(
-    judged: tuple[Path, Path], endpoint: Serve, run_judge: Callable[..., Ran]
-) -> None:
-    answers, scores = judged
-    rows, url = read_rows(scores), sidecar_of(scores)["settings"]["judge_base_url"]
-    write_lines(scores, [{**rows[0], "score": 0.0}, *rows, {**rows[1], "chat_id": 1}])
-    ran = run_judge(answers, url)
+def test_several_lines_a_question_in_the_scores_become_one(judged: Judged) -> None:
+    rows = read_rows(judged.scores)
+    write_lines(judged.scores, [{**rows[0], "score": 0.0}, *rows, {**rows[1], "chat_id": 1}])
+    ran = judged.again()
     assert ran.rc == 0, ran.err
     assert by_key(ran.rows) == by_key(rows) | {key(rows[1]): {**rows[1], "chat_id": 1}}
     assert len(ran.rows) == 4

@@ -25,9 +25,9 @@ from beam_common import ABILITIES, HERE, UsageError
 from beam_pair import Pair, read_pair
 from beam_release import GOLD_FIELD, JsonReader, numeric, read_questions
 
-OFFICIAL = Path(os.environ.get("BEAM_OFFICIAL", "nowhere"))
+OFFICIAL = Path(os.environ.get("BEAM_OFFICIAL") or "nowhere")
 needs_release = pytest.mark.skipif(not OFFICIAL.is_dir(), reason="BEAM_OFFICIAL names no copy of the release")
-_named = Path(os.environ.get("KIMI_VOCABULARY", "nowhere"))
+_named = Path(os.environ.get("KIMI_VOCABULARY") or "nowhere")
 KIMI = _named / "tiktoken.model" if _named.is_dir() else _named
 needs_vocabulary = pytest.mark.skipif(not KIMI.is_file(), reason="KIMI_VOCABULARY names no vocabulary")
 
