@@ -8,6 +8,7 @@ import errno
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import signal
@@ -212,9 +213,12 @@ def _umask() -> int:
     return mask
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def unwritable(path: str | Path, error: OSError) -> UsageError | StoppedEarly:
     """What to raise when a file cannot be written: StoppedEarly for a full disk, else UsageError."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+    if error.errno in NO_ROOM:
         return StoppedEarly(f"{path} cannot be written: {error.strerror}; make room, then start again")
     return UsageError(f"{path} cannot be written: {error.strerror or error}; name another --output")
 
@@ -239,7 +243,7 @@ def load_sidecar(path: Path) -> dict[str, Any] | None:
             f"{path}: the settings of the earlier run cannot be read ({one_line(str(error), 80)}); move the file away "
             "to go on without them, or write to another --output"
         ) from error
-    shapes = {"settings": dict, "data": dict, "started": list, "mixed_with": list}
+    shapes = {"settings": dict, "data": dict, "started": list, "mixed_with": list, "shrunk": dict, "selected": int}
     if not isinstance(content, dict) or not all(isinstance(content.get(n, t()), t) for n, t in shapes.items()):
         raise UsageError(f"{path}: not the settings of a run; move the file away or write to another --output")
     return content
@@ -427,8 +431,11 @@ def json_object(text: str) -> dict[str, Any]:
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
 
+    def finite(number: str) -> float:
+        return value if math.isfinite(value := float(number)) else refuse(number)
+
     try:
-        value = json.loads(text, parse_constant=refuse) if text.strip() else {}
+        value = json.loads(text, parse_constant=refuse, parse_float=finite) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{one_line(text, 60)!r} is not JSON: {one_line(str(error), 80)}") from None
     keep_secrets_in(value)
@@ -502,7 +509,11 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
         except Terminated:
             say("terminated")
             return 143
-        except Exception:
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:  # stdout is a file on a full disk
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+                say(f"stopped: results cannot be printed: {error.strerror}; what is on disk is whole")
+                return 1
             say(traceback.format_exc().rstrip())
             say(
                 "stopped: this is a mistake of the program, not of the endpoint; what is on disk is whole. Please report it"

@@ -513,7 +513,10 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
 
 def recorded_mode(output: str) -> str | None:
     """The mode of event_ordering that the output's sidecar records."""
-    settings = (load_sidecar(beside(output, ".run.json")) or {}).get("settings")
+    try:
+        settings = (load_sidecar(beside(output, ".run.json")) or {}).get("settings")
+    except UsageError:  # no matter where it does not bind; where it does, bind_scores says so
+        return None
     mode = settings.get("event_ordering") if isinstance(settings, dict) else None
     return mode if isinstance(mode, str) else None
 

@@ -369,7 +369,7 @@ class Run:
         Before anything has succeeded a failure is more likely a wrong setting: no more jobs try than would stop the run.
         """
         many = max(self._limits.concurrency, 4)
-        wave, down = min(2**self._wave // 2, many), self._failed_in_a_row >= many
+        wave, down = min(2 ** max(self._wave - 1, 0), many), self._failed_in_a_row >= many
         if not self._successes and self._limits.stop_after_failures:
             wave = self._limits.stop_after_failures
             down = self._failed_in_a_row > 0 and self._sent >= wave

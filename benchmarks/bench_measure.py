@@ -192,10 +192,10 @@ def conditions(packages: Sequence[str], more: Sequence[str] = ()) -> str:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions.append(f"{name} {metadata.version(name)}")
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    place = f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} CPUs"
-    load = f"load {os.getloadavg()[0]:.1f} at the start"
-    first = f"{today}; Python {platform.python_version()}, {', '.join(versions)}; {place}, {load}"
-    return "\n".join([first, *more])
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    python = ", ".join([f"Python {platform.python_version()}", *versions])
+    place = f"{platform.system()} {platform.machine()}, {cpus} CPUs, load {os.getloadavg()[0]:.1f} at the start"
+    return "\n".join([f"{today}; {python}; {place}", *more])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,8 +9,8 @@ so many chats and drops the least recently used one; an entry can be used from t
 only from its end. Three settings:
 
   vendor            prefill 60 s, any number at once, the cache holds everything
-  own server        prefill 50 s, one at a time, the cache holds 3 chats
-  vendor, late      as the vendor, but an entry can be used only once the whole reply is there
+  own server        prefill 50 s, one at a time in order of arrival (cached requests stand in that line, too), 3 chats
+  vendor, late      as the vendor, but an entry can be used only once the whole reply is there: a case for --no-stream
 
 The clock is simulated, too, so that this takes seconds and gives the same figures on every machine; --scale N runs in real
 time with every second shortened to 1/N instead, which takes 20 minutes / N for each thousand rows of seconds.
@@ -99,14 +99,15 @@ class SimulatedEndpoint:
 
     async def answer(self, chat: int, question: int, first_piece: Callable[[], None]) -> None:
         setting = self.setting
-        if chat in self.cache:
+        cached = chat in self.cache
+        if cached:
             self.cache.move_to_end(chat)
-        else:
-            self.uncached += 1
-            async with contextlib.nullcontext() if setting.parallel else self.prefilling:
+        async with contextlib.nullcontext() if setting.parallel else self.prefilling:
+            if not cached:
+                self.uncached += 1
                 await self.sleep(setting.prefill)
-            if not setting.late:
-                self.keep(chat)
+                if not setting.late:
+                    self.keep(chat)
         first_piece()
         await self.sleep(self.decode[chat][question])
         if setting.late:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -30,6 +32,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.lower().endswith("_proxy") or name.startswith(("OPENAI_", "BEAM_API_", "JUDGE_API_")):
             monkeypatch.delenv(name)
     monkeypatch.setattr(beam_common, "_secrets", set())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tls_context() -> Iterator[None]:
+    """Every client loads all certificates, which takes longer than most tests, none of which needs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 # --- Data -----------------------------------------------------------------------------------------------------------

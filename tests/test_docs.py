@@ -377,7 +377,7 @@ def test_worked_example_prints_what_the_readme_shows(
 ) -> None:
     """The commands of the README, but for the address, the place of the files and the picture."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("beam_tokenizer.load_counter", lambda spec, trust_remote_code: kimi_counter())
+    monkeypatch.setattr("beam_generate.load_counter", lambda spec, trust_remote_code: kimi_counter())
     for name in ("BEAM_API_KEY", "JUDGE_API_KEY"):
         monkeypatch.setenv(name, "none")
     (block,) = (content for _, content in fenced_blocks(readme("en")) if "--model full-history" in content)

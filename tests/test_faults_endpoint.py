@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import threading
 import time
@@ -47,6 +48,13 @@ MakePair = Callable[..., Pair]
 Generate = Callable[..., Ran]
 Judge = Callable[..., Ran]
 Script = Callable[[Recorded], Answer | None]
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row is durable before it counts, which takes longer than anything else here."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
 
 PATIENCE = 30.0  # seconds that a script waits for something that should come at once
 END = chunk(finish_reason="stop")
@@ -156,7 +164,13 @@ def test_passing_trouble_is_tried_again(
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("answer", PASSING.values(), ids=PASSING.keys())
+JUDGE_PASSING = [
+    "01-error-in-200-502", "01-error-in-200-429", "03-choices-null", "03-message-null", "03-finish-reason-abort", "08-408",
+    "08-529", "09-504-page", "10-cut-body", "10-closed", "19-no-finish-no-done", "39-loading",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [PASSING[name] for name in JUDGE_PASSING], ids=JUDGE_PASSING)
 def test_judge_tries_again(answer: Answer, endpoint: Serve, tmp_path: Path, run_judge: Judge) -> None:
     server = endpoint(lambda request: answer if request.number < 2 else None)
     answers = write_lines(tmp_path / "answers.jsonl", answer_rows(1, 1))
@@ -213,13 +227,11 @@ def test_39_endpoint_that_starts_later(make_pair: MakePair, run_generate: Genera
 def test_attempts_are_max_retries_in_all(
     retries: int, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
-    server = endpoint(always(status(503)))
-    ran = run_generate(make_pair(chats=1, questions=3), server.base_url, "--max-retries", str(retries))
+    server = endpoint(lambda request: status(503))
+    ran = run_generate(make_pair(chats=1, questions=1), server.base_url, "--max-retries", str(retries))
     assert ran.rc == 0
-    assert len(ran.errors) == 1
-    asked_again = 2 * retries if retries == 1 else asked(server).count("1.0?")
-    assert asked(server).count("1.0?") in (retries, 2 * retries)  # the second time when others succeeded after it
-    assert asked_again <= 2 * retries
+    assert ran.errors == ["HTTP 503: scripted 503"]
+    assert len(server.requests) == retries
 
 
 # --- Usage and odd answers ------------------------------------------------------------------------------------------
@@ -260,7 +272,11 @@ ODD_STREAMS = {
     "18-carriage-returns": [b'data: {"choices":[{"delta":{"content":"abc"},"finish_reason":"stop"}]}\r\r'],
     "18-line-over-128-kb": [{**chunk("abc"), "padding": "x" * 140_000}, END],
     "18-choices-empty": [{"choices": []}, chunk("abc"), END, {"choices": []}],
-    "18-delta-null": [{"choices": [{"delta": None}]}, chunk("abc"), {"choices": [{"finish_reason": "stop"}]}],
+    "18-delta-null": [
+        {"choices": [{"delta": None}]},
+        chunk("abc"),
+        {"choices": [{"delta": None, "finish_reason": "stop"}]},
+    ],
     "18-content-null-first": [{"choices": [{"delta": {"content": None}}]}, chunk("abc"), END],
     "18-text-in-the-finishing-chunk": [chunk("ab"), chunk("c", "stop")],
     "18-finish-reason-empty": [chunk("ab", ""), chunk("c", ""), END],
@@ -274,17 +290,14 @@ ODD_STREAMS = {
 
 
 @pytest.mark.parametrize("events", ODD_STREAMS.values(), ids=ODD_STREAMS.keys())
-@pytest.mark.parametrize("ending", ["done", "none"])
 def test_odd_streams_give_the_same_answer(
-    events: list[Any], ending: Any, endpoint: Serve, make_pair: MakePair, run_generate: Generate
+    events: list[Any], endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
-    server = endpoint(lambda request: sse([*events, usage], ending))
+    server = endpoint(lambda request: sse([*events, usage], ending="none"))
     ran = run_generate(make_pair(), server.base_url)
     [row] = ran.rows
-    assert (row["response"], row["finish_reason"], row["error"]) == ("abc", "stop", None) or (
-        events[-1] is not END and row["response"] == "abc"
-    )
+    assert (row["response"], row["finish_reason"], row["error"]) == ("abc", "stop", None)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (9, 2)
     assert len(server.requests) == 1
 
@@ -430,14 +443,14 @@ def test_05_waits_are_bounded_for_one_question(
 
 
 def test_05_judge_waits(endpoint: Serve, tmp_path: Path, run_judge: Judge) -> None:
-    limited = status(429, failing(), {"Retry-After": "0.5"})
+    limited = status(429, failing(), {"Retry-After": "0.3"})
     server = endpoint(lambda request: limited if request.number < 3 else None)
     answers = write_lines(tmp_path / "answers.jsonl", answer_rows(1, 3))
     ran = run_judge(answers, server.base_url, "--max-retries", "1", "--concurrency", "1")
     assert ran.rc == 0
     assert len(ran.rows) == 3
     gaps = [later.received - (one.answered or 0) for one, later in itertools.pairwise(server.requests[:4])]
-    assert min(gaps) >= 0.5
+    assert min(gaps) >= 0.3
 
 
 # --- Trouble that every question would meet -------------------------------------------------------------------------
@@ -508,7 +521,13 @@ def test_stopping_at_once(
     assert run_generate(pair, right.base_url).rc == 0
 
 
-JUDGE_STOPPING = {name: case for name, case in STOPPING.items() if not name.startswith("21")}
+JUDGE_STOPPING = {
+    name: STOPPING[name]
+    for name in (
+        "01-error-in-200-401", "02-wrong-path", "06-insufficient-quota-code", "07-402", "09-page", "14-401", "14-404-model",
+        "14-404-path", "14-405", "14-307",
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("answer", "expected"), JUDGE_STOPPING.values(), ids=JUDGE_STOPPING.keys())
@@ -659,7 +678,12 @@ def test_refusals_are_recorded_after_one_request(
     assert "failed: 1" in ran.out
 
 
-@pytest.mark.parametrize(("answer", "expected"), REFUSED.values(), ids=REFUSED.keys())
+JUDGE_REFUSED = [
+    "01-error-in-200-403", "12-context-length-exceeded", "13-413-empty", "14-403", "15-400-content-filter", "15-finish-reason",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "expected"), [REFUSED[name] for name in JUDGE_REFUSED], ids=JUDGE_REFUSED)
 def test_judge_counts_refusals_as_failed_calls(
     answer: Answer, expected: str, endpoint: Serve, tmp_path: Path, run_judge: Judge
 ) -> None:
@@ -726,11 +750,11 @@ def test_question_that_never_answers(
     answer: Answer, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
     server = endpoint(always(answer, "1.1?"))
-    ran = run_generate(make_pair(chats=2, questions=3), server.base_url, "--timeout", "0.3", "--max-retries", "2")
+    ran = run_generate(make_pair(chats=2, questions=3), server.base_url, "--timeout", "0.5", "--max-retries", "2")
     assert ran.rc == 0
     assert len(ran.rows) == 6
     assert len(ran.errors) == 1
-    assert "0.3 s" in ran.errors[0]
+    assert "0.5 s" in ran.errors[0]
     assert asked(server).count("1.1?") in (2, 4)
 
 
@@ -763,8 +787,8 @@ def padded(seconds: float, step: bytes) -> Iterator[bytes]:
 def test_signs_of_life_longer_than_the_timeout(
     step: bytes, last: bytes, flag: str, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
-    server = endpoint(lambda request: pieces([*padded(0.8, step), last], pause=0.1))
-    ran = run_generate(make_pair(), server.base_url, "--timeout", "0.6", flag)
+    server = endpoint(lambda request: pieces([*padded(1.0, step), last], pause=0.1))
+    ran = run_generate(make_pair(), server.base_url, "--timeout", "0.8", flag)
     assert [row["response"] for row in ran.rows] == ["abc"]
     assert len(server.requests) == 1
 
@@ -774,10 +798,10 @@ def test_signs_of_life_for_ever_are_bounded(
     step: bytes, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
     script = always(pieces(itertools.repeat(step), pause=0.05), "1.1?")
-    ran = run_generate(make_pair(questions=3), endpoint(script).base_url, "--timeout", "0.2", "--max-retries", "1")
+    ran = run_generate(make_pair(questions=3), endpoint(script).base_url, "--timeout", "0.5", "--max-retries", "1")
     assert ran.rc == 0
     assert len(ran.rows) == 3
-    assert ran.errors == ["no whole reply within 0.6 s"]
+    assert ran.errors == ["no whole reply within 1.5 s"]
 
 
 @pytest.mark.parametrize(
@@ -1051,7 +1075,7 @@ def test_opener_that_fails_for_ever(
 ) -> None:
     server = endpoint(always(answer))
     ran = run_generate(
-        make_pair(chats=chats, questions=4), server.base_url, "--timeout", "0.4", "--max-retries", "3",
+        make_pair(chats=chats, questions=4), server.base_url, "--timeout", "0.5", "--max-retries", "2",
         "--concurrency", "4", "--open-chats", "1",
     )  # fmt: skip
     assert ran.rc == 0
@@ -1139,10 +1163,16 @@ def test_41_second_chances_open_their_chats_one_by_one(
 
 
 def test_41_second_chance_is_one(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
-    server = endpoint(always(status(503)))
-    ran = run_generate(make_pair(chats=1, questions=4), server.base_url, "--max-retries", "2", "--concurrency", "1")
+    def script(request: Recorded) -> Answer | None:
+        if question_of(request) == "1.3?":  # succeeds after the attempts of 1.0 are used up
+            assert server.wait_until(lambda: asked(server).count("1.0?") == 2, PATIENCE)
+            return after(0.3, say("yes"))
+        return status(503) if question_of(request) == "1.0?" else None
+
+    server = endpoint(script)
+    ran = run_generate(make_pair(chats=1, questions=4), server.base_url, "--max-retries", "2")
     assert ran.rc == 0
-    assert asked(server).count("1.0?") <= 4
+    assert asked(server).count("1.0?") == 4
     assert ran.errors == ["HTTP 503: scripted 503"]
 
 
@@ -1151,7 +1181,6 @@ NEVER = {
     "41-never-429": status(429),
     "41-never-closed": drop(),
     "41-never-no-choices": status(200, {"choices": []}),
-    "41-never-silent": hang(),
 }
 
 
@@ -1162,7 +1191,7 @@ def test_endpoint_that_never_answers(
 ) -> None:
     server = endpoint(lambda request: answer)
     pair = make_pair(chats=3, questions=10)
-    ran = run_generate(pair, server.base_url, "--max-retries", "3", "--concurrency", concurrency, "--timeout", "0.05")
+    ran = run_generate(pair, server.base_url, "--max-retries", "3", "--concurrency", concurrency)
     assert ran.rc == 1
     assert len(ran.rows) == len(ran.errors) == 10
     assert set(Counter(asked(server)).values()) == {3}
@@ -1172,6 +1201,15 @@ def test_endpoint_that_never_answers(
     server.script = None
     assert run_generate(pair, server.base_url, "--retry-errors").rc == 0
     assert len(server.requests) == 60
+
+
+def test_41_never_answers_but_takes_requests(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
+    server = endpoint(lambda request: hang())
+    flags = ["--max-retries", "2", "--timeout", "0.3", "--open-chats", "5"]
+    ran = run_generate(make_pair(chats=5, questions=4), server.base_url, *flags)
+    assert ran.rc == 1
+    assert len(ran.errors) == 10
+    assert set(Counter(asked(server)).values()) == {2}
 
 
 def test_41_never_answers_with_a_question_a_chat(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
@@ -1264,7 +1302,7 @@ def test_judge_question_with_a_failed_call_counts_it(endpoint: Serve, tmp_path: 
 def test_11_judge_that_hangs_on_one_call(endpoint: Serve, tmp_path: Path, run_judge: Judge) -> None:
     server = endpoint(lambda request: hang() if judged(request) == "1.1?" else None)
     answers = write_lines(tmp_path / "answers.jsonl", answer_rows(1, 4))
-    ran = run_judge(answers, server.base_url, "--timeout", "0.2", "--max-retries", "2")
+    ran = run_judge(answers, server.base_url, "--timeout", "0.5", "--max-retries", "2")
     assert ran.rc == 0
     assert len(ran.rows) == 4
     assert "failed calls: 1" in re.sub(" +", " ", ran.out)

@@ -789,25 +789,27 @@ def test_rows_that_move_while_they_are_judged_are_not_taken_for_each_other(bench
 
 
 @pytest.mark.parametrize(
-    ("changes", "calls", "score"),
+    ("changes", "status_", "score"),
     [
-        pytest.param({"response": "silver"}, 3, 1.0, id="another-answer"),
-        pytest.param({"response": "gold "}, 3, 1.0, id="one-blank-more"),
-        pytest.param({"response": ""}, 0, 0.0, id="now-empty"),
-        pytest.param({"response": "", "error": "HTTP 400"}, 0, 0.0, id="now-an-error"),
-        pytest.param({"response": "gold", "error": "HTTP 400"}, 0, 0.0, id="the-same-with-an-error"),
+        pytest.param({"response": "silver"}, "judged", 1.0, id="another-answer"),
+        pytest.param({"response": "gold "}, "judged", 1.0, id="one-blank-more"),
+        pytest.param({"response": ""}, "empty", 0.0, id="now-empty"),
+        pytest.param({"response": "", "error": "HTTP 400"}, "error", 0.0, id="now-an-error"),
+        pytest.param({"response": "gold", "error": "HTTP 400"}, "error", 0.0, id="the-same-with-an-error"),
     ],
 )
-def test_a_changed_answer_is_judged_again(bench: Bench, changes: dict[str, Any], calls: int, score: float) -> None:
-    rubrics = [["half"], ["unclear"], ["refused"]]  # nothing of the earlier verdicts is used, whatever they were
+def test_a_changed_answer_is_judged_again(bench: Bench, changes: dict[str, Any], status_: str, score: float) -> None:
+    rubrics = [["yes"], ["unclear"], ["refused"]]  # nothing of the earlier verdicts is used, whatever they were
     same = answer("no", index=9)
     bench([*answers_of(*rubrics), same])
     ran = bench([*answers_of(*rubrics, **changes), same], script=lambda request: YES)
-    assert (ran.rc, len(bench.requests)) == (0, calls)
+    assert (ran.rc, len(bench.requests)) == (0, 3 * (status_ == "judged"))
     scores = {("information_extraction", index): score for index in range(3)}
     assert scores_of(ran) == {**scores, ("information_extraction", 9): 0.0}
-    digests = {detail["question_index"]: detail["response_sha256"] for detail in details_of(ran)}
-    assert (len(details_of(ran)), digests[0]) == (4, hashlib.sha256(changes["response"].encode()).hexdigest())
+    details = {detail["question_index"]: detail for detail in details_of(ran)}
+    assert len(details_of(ran)) == 4
+    assert {details[index]["status"] for index in range(3)} == {status_}
+    assert details[0]["response_sha256"] == hashlib.sha256(changes["response"].encode()).hexdigest()
 
 
 def test_an_error_that_was_answered_since_is_judged(bench: Bench) -> None:

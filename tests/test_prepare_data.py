@@ -20,9 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import beam_pair
 import prepare_data
 from beam_common import ABILITIES, HERE, UsageError
-from beam_pair import Pair, read_pair
+from beam_pair import Pair, read_pair, write_chat
 from beam_release import GOLD_FIELD, JsonReader, numeric, read_questions
 
 OFFICIAL = Path(os.environ.get("BEAM_OFFICIAL") or "nowhere")
@@ -460,6 +461,16 @@ def test_a_tier_under_another_tag_is_remarked(tmp_path: Path, capsys: pytest.Cap
 
 # ---------------------------------------------------------------------------------------------------------------
 # Outputs: whole, as a pair, or not at all.
+
+
+def test_a_disk_that_loses_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is read back is not what was written: here the writer claims three messages of two."""
+    monkeypatch.setattr(beam_pair, "write_chat", lambda out, files: (write_chat(out, files)[0] + 1, 0))
+    assert prepare(make_tier(tmp_path / "src", {"1": chat_files()}), tmp_path / "out") == 2
+    assert "the counts read back are not those written" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
