@@ -264,6 +264,7 @@ def test_wait_of_the_headers_belongs_to_an_error_in_the_body() -> None:
         pytest.param(b": ping\n\ndata: a\n\n:\n\n", [b"a"], id="comments"),
         pytest.param(b"event: x\nid: 7\nretry: 3\ndata: a\n\n", [b"a"], id="other-fields"),
         pytest.param(b'data: {"a":\ndata: 1}\n\n', [b'{"a":\n1}'], id="json-over-two-lines"),
+        pytest.param(b'data: {"a":\r\ndata: 1}\r\n\r\n', [b'{"a":\n1}'], id="json-over-two-crlf-lines"),
         pytest.param(b'data: {"a":1}\ndata: {"b":2}\n\n', [b'{"a":1}', b'{"b":2}'], id="no-blank-line-between"),
         pytest.param(b"data: a\n\n\n\ndata: b\n\n", [b"a", b"b"], id="more-blank-lines"),
         pytest.param(b"data: [DONE]\n", [b"[DONE]"], id="done-at-once"),
@@ -945,7 +946,9 @@ def endless(first: bytes, step: bytes, pause: float = 0.05) -> Answer:
     ],
 )
 def test_attempts_are_bounded(endpoint: Serve, answered: Answer, text: str) -> None:
+    started = time.monotonic()
     outcome = answer(endpoint, answered, timeout=0.3)
+    assert time.monotonic() - started < 0.9 + 1.5
     assert isinstance(outcome, Failure)
     assert outcome.kind == "retry"
     assert text in outcome.text
@@ -972,8 +975,9 @@ def test_signs_of_life_for_longer_than_the_timeout(endpoint: Serve, answered: An
     ],
 )
 def test_nothing_is_waited_for_after_done(endpoint: Serve, answered: Answer) -> None:
-    outcome = answer(endpoint, answered, timeout=LONG)  # the alarm of the test would ring first
-    assert outcome == ANSWER
+    started = time.monotonic()
+    assert answer(endpoint, answered, timeout=LONG) == ANSWER
+    assert time.monotonic() - started < LONG / 2
 
 
 @pytest.mark.parametrize(

@@ -1163,16 +1163,27 @@ def test_41_second_chances_open_their_chats_one_by_one(
 
 
 def test_41_second_chance_is_one(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
+    def tried(question: str) -> int:
+        return asked(server).count(question)
+
     def script(request: Recorded) -> Answer | None:
-        if question_of(request) == "1.3?":  # succeeds after the attempts of 1.0 are used up
-            assert server.wait_until(lambda: asked(server).count("1.0?") == 2, PATIENCE)
-            return after(0.3, say("yes"))
-        return status(503) if question_of(request) == "1.0?" else None
+        match question_of(request):
+            case "1.0?":
+                return status(503)
+            case "2.0?" if tried("2.0?") <= 2:
+                return status(503)
+            case "2.0?":  # succeeds after the second chance of 1.0 is used up
+                assert server.wait_until(lambda: tried("1.0?") == 4, PATIENCE)
+                return after(0.3, say("yes"))
+            case "3.0?":  # succeeds after the attempts of both are used up
+                assert server.wait_until(lambda: tried("1.0?") == tried("2.0?") == 2, PATIENCE)
+                return after(0.3, say("yes"))
+        return None
 
     server = endpoint(script)
-    ran = run_generate(make_pair(chats=1, questions=4), server.base_url, "--max-retries", "2")
+    ran = run_generate(make_pair(chats=3, questions=2), server.base_url, "--max-retries", "2", "--open-chats", "3")
     assert ran.rc == 0
-    assert asked(server).count("1.0?") == 4
+    assert Counter(asked(server)) == {"1.0?": 4, "2.0?": 3, "1.1?": 1, "2.1?": 1, "3.0?": 1, "3.1?": 1}
     assert ran.errors == ["HTTP 503: scripted 503"]
 
 
