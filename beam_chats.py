@@ -107,7 +107,7 @@ class ChatsFile:
 
     def _note(self, number: int, start: int, raw: bytes) -> None:
         raw_id = _CHAT_ID.match(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw)
-        if raw_id and raw.rstrip().endswith(b"}"):
+        if raw_id and raw.rstrip().endswith(b"}"):  # noqa: SIM108 - clearer than one long line
             chat_id = str(json.loads(raw_id[1]))
         else:
             chat_id = str(self._parse(number, raw)["chat_id"])

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from beam_common import DATA_DIR, StoppedEarly, UsageError, one_line, plural, say, shown_url
+from beam_cli import shown_url
+from beam_common import DATA_DIR, StoppedEarly, UsageError, one_line, plural, say
 from beam_release import QUESTIONS, TRUNCATED_CHAT
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import httpx2
 import openai
 
-from beam_common import UsageError, one_line, shown_url
+from beam_cli import shown_url
+from beam_common import UsageError, one_line
 
 LONGEST_REPLY = 64 * 2**20  # bytes; more than any answer, so a server that never ends cannot fill the memory
 CONNECT_SECONDS = 60.0

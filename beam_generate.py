@@ -20,37 +20,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beam_common import (
-    ABILITIES,
-    DATA_DIR,
+from beam_cli import (
     Parser,
-    QuestionKey,
-    UsageError,
     api_key,
-    beside,
-    bind_settings,
     comma_list,
     command,
     header,
     json_object,
-    key_of,
-    load_sidecar,
-    name_of,
     non_negative_float,
     non_negative_int,
     normalise_base_url,
-    now_text,
-    package_versions,
-    plural,
     positive_float,
     positive_int,
     probability,
-    save_sidecar,
-    say,
-    sha256_of_file,
     shown_url,
 )
+from beam_common import (
+    ABILITIES,
+    DATA_DIR,
+    QuestionKey,
+    UsageError,
+    beside,
+    key_of,
+    name_of,
+    plural,
+    say,
+    sha256_of_file,
+)
 from beam_log import ANSWER, QUESTION, RowLog, problem_of, read_lines
+from beam_settings import bind_settings, load_sidecar, now_text, package_versions, save_sidecar
 from beam_tokenizer import KIMI, load_counter
 
 if TYPE_CHECKING:

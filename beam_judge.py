@@ -21,33 +21,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beam_common import (
+from beam_cli import (
     Parser,
-    QuestionKey,
-    UsageError,
     api_key,
-    beside,
-    bind_settings,
     command,
     header,
     json_object,
-    key_of,
-    load_sidecar,
-    name_of,
     non_negative_float,
     non_negative_int,
     normalise_base_url,
-    now_text,
-    package_versions,
-    plural,
     positive_float,
     positive_int,
-    say,
-    sha256_of_text,
     shown_url,
 )
+from beam_common import QuestionKey, UsageError, beside, key_of, name_of, plural, say, sha256_of_text
 from beam_log import ANSWER, DETAIL, SCORE, RowLog, counts_over, parse_line, read_lines
 from beam_prompts import ALIGNMENT, CRITERION, ORDERING, Template, numbered, template_from_file
+from beam_settings import bind_settings, load_sidecar, now_text, package_versions
 from beam_verdict import question_score, read_alignment, read_ordering, read_score, tau_score
 
 if TYPE_CHECKING:

@@ -21,17 +21,7 @@ from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, BinaryIO, Self
 
-from beam_common import (
-    QuestionKey,
-    StoppedEarly,
-    UsageError,
-    key_of,
-    one_line,
-    plural,
-    say,
-    unwritable,
-    write_whole,
-)
+from beam_common import QuestionKey, StoppedEarly, UsageError, key_of, one_line, plural, say, unwritable, write_whole
 
 # What a row must hold to be one of ours: names and types. Further keys are allowed.
 Wanted = Mapping[str, tuple[type, ...]]

@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import beam_plot
-from beam_common import VERSION, Parser, command, one_line, plural, say
+from beam_cli import Parser, command
+from beam_common import VERSION, one_line, plural, say
 from beam_stats import LEVEL, Difference, Estimate, holm, paired_difference
 from beam_summary import (
     Run,

@@ -37,6 +37,7 @@ class Waits:
 
 
 WAITS = Waits()
+FAILURES_OF_AN_OUTAGE = 4  # attempts in a row
 PROGRESS_SECONDS = 30.0  # between two plain progress lines
 
 
@@ -56,6 +57,7 @@ class Job:
     group: Group
     item: Any
     attempts: int = 0  # used up
+    sent_at: float = 0.0
     waited: float = 0.0  # seconds of waits that did not use up an attempt
     last: Failure | None = None
     second_chance: bool = False
@@ -298,6 +300,7 @@ class Run:
         self._finished = 0
         self._failed = 0
         self._failed_in_a_row = 0  # attempts
+        self._failing_since = 0.0
         self._stopped_by_failures = False
         self._wave = 0  # of new jobs sent into an outage
         self._wave_left = 0
@@ -356,6 +359,7 @@ class Run:
                 return
             self._wave_left -= 1
             self._sent += following.last is None
+            following.sent_at = now
             task = asyncio.create_task(self._work(following))
             self._asking.add(task)
             task.add_done_callback(self._landed)
@@ -363,13 +367,13 @@ class Run:
     def _may_start(self, now: float) -> bool:
         """Whether a job that was never sent may be sent: into an outage only a few at a time.
 
-        After as many failed attempts in a row as there are places (at least 4) the endpoint counts as down. Then those that
-        were sent keep trying; when their attempts are used up, a wave of new ones finds out whether it is back: one, then
-        two, four … after growing pauses. Otherwise an outage would use up the attempts of every question that is left.
+        After a few failed attempts in a row the endpoint counts as down. Then those that were sent keep trying; when their
+        attempts are used up, a wave of new ones finds out whether it is back: one, then two, four … up to `concurrency`,
+        after growing pauses. Otherwise an outage would use up the attempts of every question that is left.
         Before anything has succeeded a failure is more likely a wrong setting: no more jobs try than would stop the run.
         """
-        many = max(self._limits.concurrency, 4)
-        wave, down = min(2 ** max(self._wave - 1, 0), many), self._failed_in_a_row >= many
+        wave = min(2 ** max(self._wave - 1, 0), self._limits.concurrency)
+        down = self._failed_in_a_row >= FAILURES_OF_AN_OUTAGE
         if not self._successes and self._limits.stop_after_failures:
             wave = self._limits.stop_after_failures
             down = self._failed_in_a_row > 0 and self._sent >= wave
@@ -424,8 +428,7 @@ class Run:
     async def _take(self, job: Job, outcome: Reply | Failure) -> None:
         if isinstance(outcome, Reply):
             self._successes += 1
-            self._failed_in_a_row = self._wave = self._wave_left = 0
-            self._next_wave_at = 0.0
+            self._answered(job)
             self.touch(job.group)
         elif outcome.kind == "stop":
             self.stop(Ended(1, f"{outcome.text}; {outcome.way_out}"))
@@ -434,7 +437,7 @@ class Run:
             self._try_again(job, outcome)
             return
         else:
-            self._failed_in_a_row = 0  # a refusal shows that the endpoint is there
+            self._answered(job)  # a refusal shows that the endpoint is there
             if self._stopped_by_failures:
                 return  # enough of them are recorded
             job.last = outcome
@@ -445,8 +448,16 @@ class Run:
         elif isinstance(outcome, Reply):
             self._count(job, failed=False)
 
+    def _answered(self, job: Job) -> None:
+        """The endpoint is up, unless this request was sent before it began to fail."""
+        if job.sent_at >= self._failing_since:
+            self._failed_in_a_row = self._wave = self._wave_left = 0
+            self._next_wave_at = 0.0
+
     def _try_again(self, job: Job, failure: Failure) -> None:
         now, wait, job.last = time.monotonic(), 0.0, failure
+        if not self._failed_in_a_row:
+            self._failing_since = now
         self._failed_in_a_row += 1
         if failure.wait is not None:
             wait = min(failure.wait, self._waits.named_once)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from beam_common import ABILITIES, QuestionKey, UsageError, beside, key_of, load_sidecar, one_line, say
+from beam_common import ABILITIES, QuestionKey, UsageError, beside, key_of, one_line, say
 from beam_log import DETAIL, SCORE, read_rows
+from beam_settings import load_sidecar
 from beam_stats import Estimate, clustered_mean
 
 WIDTH = 80

@@ -33,20 +33,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from beam_common import (
-    DATA_DIR,
-    TOKENIZER_DIR,
-    Parser,
-    UsageError,
-    comma_list,
-    command,
-    keep_secret,
-    one_line,
-    plural,
-    say,
-    shown_url,
-    write_whole,
-)
+from beam_cli import Parser, comma_list, command, shown_url
+from beam_common import DATA_DIR, TOKENIZER_DIR, UsageError, keep_secret, one_line, plural, say, write_whole
 from beam_download import MANIFEST, MIRROR, fetch_all, files_for, read_manifest
 from beam_pair import Content, Pair, differing, read_pair, write_pair
 from beam_release import TIERS, ChatFiles, chat_ids, choose, complete_chats, numeric

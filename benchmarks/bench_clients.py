@@ -18,7 +18,7 @@ import gzip
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,9 @@ async def measured(work: Callable[[int], Awaitable[None]], requests: int, concur
 
 async def plain(url: str, chats: Path, requests: int, concurrency: int, made_up: bool) -> dict[str, float]:
     import openai
+    from bench_launch import MadeUpCounter
 
     import beam_tokenizer
-    from bench_launch import MadeUpCounter
 
     counter: Any = MadeUpCounter() if made_up else beam_tokenizer.load_counter(beam_tokenizer.KIMI)
     chat = first_chat(chats)

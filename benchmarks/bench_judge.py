@@ -19,7 +19,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench_endpoint import EndpointProcess
-from bench_measure import beside, conditions, question_rows, run_child, script, sentences, table, verdict, workplace, write_rows
+from bench_measure import (
+    beside,
+    conditions,
+    question_rows,
+    run_child,
+    script,
+    sentences,
+    table,
+    verdict,
+    workplace,
+    write_rows,
+)
 
 CONCURRENCIES = (8, 32, 64)
 DEFAULT_CONCURRENCY = 32

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench_measure import WORDS  # noqa: E402
+from bench_measure import WORDS
 
 BEAT = 0.005  # seconds
 KEPT = 5  # of the longest stalls

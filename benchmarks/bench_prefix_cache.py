@@ -38,7 +38,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench_measure import conditions, table, verdict  # noqa: E402
+from bench_measure import conditions, table, verdict
 
 CHATS, QUESTIONS, IN_FLIGHT = 35, 20, 16
 DECODE = (20.0, 120.0)  # seconds, evenly spread

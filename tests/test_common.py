@@ -16,28 +16,25 @@ from typing import Any, BinaryIO
 
 import pytest
 
+import beam_cli
 import beam_common
+from beam_cli import normalise_base_url, shown_url
 from beam_common import (
     StoppedEarly,
     UsageError,
     beside,
-    bind_settings,
-    differences,
     keep_secret,
     key_of,
-    load_sidecar,
     name_of,
-    normalise_base_url,
     one_line,
     plural,
     redacted,
-    save_sidecar,
     say,
     sha256_of_file,
     sha256_of_text,
-    shown_url,
     write_whole,
 )
+from beam_settings import bind_settings, differences, load_sidecar, save_sidecar
 
 ROOT = Path(beam_common.__file__).parent
 KEY = "sk-Abc123+/=xyz"  # with signs that mean something in patterns and URLs
@@ -475,21 +472,21 @@ def test_the_password_of_a_base_url_is_hidden_where_a_server_repeats_it(url: str
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [
-        (beam_common.positive_int, "1", 1),
-        (beam_common.non_negative_int, "0", 0),
-        (beam_common.positive_float, "0.5", 0.5),
-        (beam_common.positive_float, "1e3", 1000.0),
-        (beam_common.non_negative_float, "0", 0.0),
-        (beam_common.probability, "1", 1.0),
-        (beam_common.probability, "0.95", 0.95),
-        (beam_common.json_object, "", {}),
-        (beam_common.json_object, " ", {}),
-        (beam_common.json_object, '{"a": {"b": null}}', {"a": {"b": None}}),
-        (beam_common.comma_list, "a, b,c", ["a", "b", "c"]),
-        (beam_common.comma_list, ",,", []),
-        (beam_common.header, "X-A=b", ("X-A", "b")),
-        (beam_common.header, "X-A = b=c ", ("X-A", "b=c")),
-        (beam_common.header, "X-A=", ("X-A", "")),
+        (beam_cli.positive_int, "1", 1),
+        (beam_cli.non_negative_int, "0", 0),
+        (beam_cli.positive_float, "0.5", 0.5),
+        (beam_cli.positive_float, "1e3", 1000.0),
+        (beam_cli.non_negative_float, "0", 0.0),
+        (beam_cli.probability, "1", 1.0),
+        (beam_cli.probability, "0.95", 0.95),
+        (beam_cli.json_object, "", {}),
+        (beam_cli.json_object, " ", {}),
+        (beam_cli.json_object, '{"a": {"b": null}}', {"a": {"b": None}}),
+        (beam_cli.comma_list, "a, b,c", ["a", "b", "c"]),
+        (beam_cli.comma_list, ",,", []),
+        (beam_cli.header, "X-A=b", ("X-A", "b")),
+        (beam_cli.header, "X-A = b=c ", ("X-A", "b=c")),
+        (beam_cli.header, "X-A=", ("X-A", "")),
     ],
     ids=lambda value: getattr(value, "__name__", None) or repr(value),
 )
@@ -502,13 +499,13 @@ def test_values_of_flags(kind: Callable[[str], Any], text: str, expected: Any) -
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        *[(beam_common.positive_int, text) for text in ("0", "-1", "1.5", "x", "", "9" * 5000)],
-        *[(beam_common.non_negative_int, text) for text in ("-1", "1.0", "none")],
-        *[(beam_common.positive_float, text) for text in ("0", "-1", "nan", "inf", "1e999", "x")],
-        *[(beam_common.non_negative_float, text) for text in ("-0.1", "nan", "inf", "")],
-        *[(beam_common.probability, text) for text in ("0", "1.01", "nan", "-1")],
-        *[(beam_common.json_object, text) for text in ("[]", "1", "null", "{", "{'a': 1}", '{"a": NaN}', "[" * 99999)],
-        *[(beam_common.header, text) for text in ("X", "=b", "X A=b", "X:=b", "X=\n", "X=é", "X=a\x7fb", "é=b")],
+        *[(beam_cli.positive_int, text) for text in ("0", "-1", "1.5", "x", "", "9" * 5000)],
+        *[(beam_cli.non_negative_int, text) for text in ("-1", "1.0", "none")],
+        *[(beam_cli.positive_float, text) for text in ("0", "-1", "nan", "inf", "1e999", "x")],
+        *[(beam_cli.non_negative_float, text) for text in ("-0.1", "nan", "inf", "")],
+        *[(beam_cli.probability, text) for text in ("0", "1.01", "nan", "-1")],
+        *[(beam_cli.json_object, text) for text in ("[]", "1", "null", "{", "{'a': 1}", '{"a": NaN}', "[" * 99999)],
+        *[(beam_cli.header, text) for text in ("X", "=b", "X A=b", "X:=b", "X=\n", "X=é", "X=a\x7fb", "é=b")],
     ],
     ids=lambda value: getattr(value, "__name__", None) or repr(value)[:12],
 )
@@ -521,13 +518,13 @@ def test_values_that_flags_refuse(kind: Callable[[str], Any], text: str) -> None
 
 
 def test_header_values_are_secrets(capsys: pytest.CaptureFixture[str]) -> None:
-    beam_common.header("Authorization=Basic dXNlcjpodW50ZXIy")
+    beam_cli.header("Authorization=Basic dXNlcjpodW50ZXIy")
     say("refused: Basic dXNlcjpodW50ZXIy (dXNlcjpodW50ZXIy)")
     assert "dXNl" not in capsys.readouterr().err
 
 
 def test_keys_in_a_json_flag_are_secrets() -> None:
-    beam_common.json_object('{"provider": {"api_key": "or-hunter2", "order": ["a-provider"]}}')
+    beam_cli.json_object('{"provider": {"api_key": "or-hunter2", "order": ["a-provider"]}}')
     assert redacted("or-hunter2 at a-provider") == "[hidden] at a-provider"
 
 
@@ -541,7 +538,7 @@ def test_keys_in_a_json_flag_are_secrets() -> None:
 )
 def test_api_keys(monkeypatch: pytest.MonkeyPatch, given: str | None, environment: str, key: str) -> None:
     monkeypatch.setenv("BEAM_API_KEY", environment)
-    assert beam_common.api_key(given, "BEAM_API_KEY", "--api-key") == key
+    assert beam_cli.api_key(given, "BEAM_API_KEY", "--api-key") == key
     assert redacted(f"<{key}>") == "<[hidden]>"
 
 
@@ -558,13 +555,13 @@ def test_api_keys(monkeypatch: pytest.MonkeyPatch, given: str | None, environmen
 )  # fmt: skip
 def test_api_keys_that_cannot_be(given: str | None, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        beam_common.api_key(given, "BEAM_API_KEY", "--api-key")
+        beam_cli.api_key(given, "BEAM_API_KEY", "--api-key")
     assert not given or not given.strip() or given not in str(caught.value)
 
 
 def test_a_wrong_flag_is_one_line_and_no_abbreviation_is_taken() -> None:
-    parser = beam_common.Parser("Doc.", prog="program")
-    parser.add_argument("--number", type=beam_common.positive_int)
+    parser = beam_cli.Parser("Doc.", prog="program")
+    parser.add_argument("--number", type=beam_cli.positive_int)
     for argv in (["--number", "x"], ["--num", "1"], ["more"]):
         with pytest.raises(UsageError, match=r"^[^\n]+ \(see program --help\)$"):
             parser.parse_args(argv)
@@ -583,7 +580,7 @@ def test_a_wrong_flag_is_one_line_and_no_abbreviation_is_taken() -> None:
     ],
 )
 def test_exit_codes(capsys: pytest.CaptureFixture[str], raised: BaseException, code: int, message: str) -> None:
-    @beam_common.command
+    @beam_cli.command
     def main(argv: Any = None) -> int:
         raise raised
 
@@ -592,7 +589,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], raised: BaseException, c
 
 
 def test_a_mistake_of_ours_is_loud_but_shows_no_key(capsys: pytest.CaptureFixture[str]) -> None:
-    @beam_common.command
+    @beam_cli.command
     def main(argv: Any = None) -> int:
         keep_secret(KEY)
         raise RuntimeError(f"headers were {{'Authorization': 'Bearer {KEY}'}} for http://u:hunter2@h/v1")
@@ -608,7 +605,7 @@ def test_a_mistake_of_ours_is_loud_but_shows_no_key(capsys: pytest.CaptureFixtur
 def test_sigterm_outside_a_run_is_exit_143_and_the_handler_is_put_back(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
-    @beam_common.command
+    @beam_cli.command
     def main(argv: Any = None) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
         return 0
@@ -621,7 +618,7 @@ def test_sigterm_outside_a_run_is_exit_143_and_the_handler_is_put_back(capsys: p
 def test_an_ignored_sigterm_stays_ignored() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    @beam_common.command
+    @beam_cli.command
     def main(argv: Any = None) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
         return 0
@@ -635,7 +632,8 @@ def test_an_ignored_sigterm_stays_ignored() -> None:
 
 PROGRAM = """
 import sys
-from beam_common import command, say
+from beam_cli import command
+from beam_common import say
 @command
 def main(argv=None):
     {body}

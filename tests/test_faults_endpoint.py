@@ -1133,6 +1133,33 @@ def test_41_outage_costs_few_attempts(endpoint: Serve, make_pair: MakePair, run_
     assert len(failed) <= 60 / 3 + 10
 
 
+@pytest.mark.parametrize("concurrency", ["4", "8", "16"])
+def test_41_outage_that_lasts(
+    concurrency: str,
+    endpoint: Serve,
+    make_pair: MakePair,
+    run_generate: Generate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five times as long as the attempts of a question; what was sent before it is still answered while it has begun."""
+    monkeypatch.setattr(beam_run, "WAITS", replace(launcher.QUICK_WAITS, first=0.2, longest=0.8))
+    began: list[float] = []
+
+    def script(request: Recorded) -> Answer | None:
+        if request.number >= 6:
+            began.append(time.monotonic())
+            if time.monotonic() - began[0] < 1.0:
+                return status(503)
+        return after(0.05, say("yes"))
+
+    ran = run_generate(
+        make_pair(chats=2, questions=10), endpoint(script).base_url, "--max-retries", "2", "--concurrency", concurrency
+    )
+    assert ran.rc == 0
+    assert not ran.errors
+    assert len(ran.rows) == 20
+
+
 def test_41_second_chances_open_their_chats_one_by_one(
     endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:

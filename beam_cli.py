@@ -1,0 +1,233 @@
+"""What the command lines share: parsers and types of flags, keys and base URLs, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from beam_common import (
+    NO_ROOM,
+    VERSION,
+    StoppedEarly,
+    Terminated,
+    UsageError,
+    keep_secret,
+    keep_secrets_in,
+    one_line,
+    say,
+)
+
+# ---------------------------------------------------------------------------------------------------------------
+# Endpoints' addresses.
+
+
+def normalise_base_url(text: str, flag: str) -> str:
+    """The base URL to which `/chat/completions` is appended; raises UsageError for what cannot be one.
+
+    A blank at the end, a trailing `/` and a trailing `/chat/completions` are taken off. A bare host gets `/v1`, where
+    such servers listen; a full URL of another server is taken as it is.
+    """
+    try:
+        parts = urlsplit(text.strip())
+        scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
+        if scheme not in ("http", "https") or not host or re.search(r"\s", parts.netloc + parts.path):
+            raise ValueError
+    except ValueError:
+        shown = one_line(text.rpartition("@")[2])  # a password may stand before an @, also in a URL that is none
+        raise UsageError(f"{flag} {shown!r} is not a URL; give one such as http://localhost:8000/v1") from None
+    path = parts.path.rstrip("/")
+    if path.endswith("/chat/completions"):
+        path = path.removesuffix("/chat/completions").rstrip("/")
+    elif not path:
+        path = "/v1"
+    credentials = parts.netloc.rpartition("@")[0]
+    if credentials:
+        user, _, password = credentials.partition(":")
+        keep_secret(password or user)
+        keep_secret(unquote(password or user))
+    host = f"[{host}]" if ":" in host else host
+    if port is not None and port != {"http": 80, "https": 443}[scheme]:
+        host += f":{port}"
+    return urlunsplit((scheme, f"{credentials}@{host}" if credentials else host, path, parts.query, ""))
+
+
+def shown_url(url: str) -> str:
+    """A base URL for the record and for messages: without credentials and query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Command lines.
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are UsageErrors of one line and whose help shows the module docstring and defaults."""
+
+    def __init__(self, doc: str, **kwargs: Any) -> None:
+        super().__init__(
+            description=doc.strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **kwargs,
+        )
+        self.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def _number(text: str, convert: Callable[[str], Any], fits: Callable[[Any], bool], wanted: str) -> Any:
+    try:
+        value = convert(text)
+    except ValueError:
+        value = None
+    if value is None or not fits(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return value
+
+
+def positive_int(text: str) -> int:
+    return int(_number(text, int, lambda n: n > 0, "a whole number above 0"))
+
+
+def non_negative_int(text: str) -> int:
+    return int(_number(text, int, lambda n: n >= 0, "a whole number from 0 up"))
+
+
+def positive_float(text: str) -> float:
+    return float(_number(text, float, lambda x: 0 < x < float("inf"), "a number above 0"))
+
+
+def non_negative_float(text: str) -> float:
+    return float(_number(text, float, lambda x: 0 <= x < float("inf"), "a number from 0 up"))
+
+
+def probability(text: str) -> float:
+    return float(_number(text, float, lambda x: 0 < x <= 1, "a number above 0 and at most 1"))
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The value of a flag that takes a JSON object; an empty text is an empty object."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    def finite(number: str) -> float:
+        return value if math.isfinite(value := float(number)) else refuse(number)
+
+    try:
+        value = json.loads(text, parse_constant=refuse, parse_float=finite) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{one_line(text, 60)!r} is not JSON: {one_line(str(error), 80)}") from None
+    keep_secrets_in(value)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{one_line(text, 60)!r} is not a JSON object such as '{{\"top_k\": 40}}'")
+    return value
+
+
+def header(text: str) -> tuple[str, str]:
+    """`Name=value` of a request header. Its value is kept out of every message."""
+    name, equals, value = text.partition("=")
+    name, value = name.strip(), value.strip()
+    if not equals or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+        raise argparse.ArgumentTypeError("not of the form NAME=VALUE")
+    if not value.isascii() or not value.isprintable():
+        raise argparse.ArgumentTypeError(f"the value of {name} must be printable ASCII")
+    for part in {value, *value.split()}:
+        if len(part) >= 8:
+            keep_secret(part)
+    return name, value
+
+
+def comma_list(text: str) -> list[str]:
+    """`a, b,c` as ['a', 'b', 'c']; empty parts are left out."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def api_key(given: str | None, variable: str, flag: str) -> str:
+    """The key of an endpoint, from its flag or the environment; registered as a secret."""
+    key = (given if given is not None else os.environ.get(variable, "")).strip()
+    if not key:
+        raise UsageError(
+            f"no API key: pass {flag} or set {variable}; a local server without keys still needs some text, such as "
+            f"{flag} none"
+        )
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(
+            f"the API key ({flag} or {variable}) holds characters that no key has; check how it was copied"
+        )
+    keep_secret(key)
+    return key
+
+
+def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
+    """Wrap a script's `main`: errors become one line and an exit code, streams are unbuffered and never fail to encode."""
+
+    @functools.wraps(main)
+    def wrapped(argv: Sequence[str] | None = None) -> int:
+        _open_closed_streams()
+        for stream in (sys.stdout, sys.stderr):
+            reconfigure = getattr(stream, "reconfigure", None)
+            if reconfigure:
+                reconfigure(errors="backslashreplace", line_buffering=True)
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # as the caller wished
+        before = signal.signal(signal.SIGTERM, _terminated) if in_main_thread and not ignored else None
+        try:
+            return main(argv)
+        except UsageError as error:
+            say(f"error: {error}")
+            return 2
+        except StoppedEarly as error:
+            say(f"stopped: {error}")
+            return 1
+        except BrokenPipeError:  # the reader of stdout has gone, as with `| head`
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+            return 1
+        except KeyboardInterrupt:
+            say("interrupted")
+            return 130
+        except Terminated:
+            say("terminated")
+            return 143
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:  # stdout is a file on a full disk
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+                say(f"stopped: results cannot be printed: {error.strerror}; what is on disk is whole")
+                return 1
+            say(traceback.format_exc().rstrip())
+            say(
+                "stopped: this is a mistake of the program, not of the endpoint; what is on disk is whole. Please report it"
+            )
+            return 1
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
+
+    return wrapped
+
+
+def _open_closed_streams() -> None:
+    """Let no file of ours get the number of a standard stream that the caller closed: others would write into it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            fd = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            setattr(sys, name, os.fdopen(fd, "w" if number else "r", encoding="utf-8"))
+
+
+def _terminated(signum: int, frame: object) -> None:
+    raise Terminated
