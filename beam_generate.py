@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +36,6 @@ from beam_cli import (
     shown_url,
 )
 from beam_common import (
-    ABILITIES,
-    DATA_DIR,
-    QuestionKey,
     UsageError,
     beside,
     key_of,
@@ -47,7 +44,8 @@ from beam_common import (
     say,
     sha256_of_file,
 )
-from beam_log import ANSWER, QUESTION, RowLog, problem_of, read_lines
+from beam_log import ANSWER, RowLog
+from beam_questions import check_chats, data_files, selected_questions
 from beam_settings import bind_settings, load_sidecar, now_text, package_versions, save_sidecar
 from beam_tokenizer import KIMI, load_counter
 
@@ -76,28 +74,6 @@ def final_message(question: str) -> dict[str, str]:
 def content_budget(max_context: int, max_tokens: int, reserve: int) -> int:
     """Tokens left for the chat's contents."""
     return max_context - max_tokens - reserve
-
-
-def select(
-    questions: Sequence[dict[str, Any]],
-    types: Sequence[str] = (),
-    chats: Sequence[str] = (),
-    shard: tuple[int, int] = (1, 1),
-    limit: int = 0,
-) -> list[dict[str, Any]]:
-    """The questions of this run in the order of the file: by ability, by chat, then every N-th chat, then the first ones.
-
-    Chats are dealt to shards round-robin as they first occur, whole, so that N shards together are the unsharded set.
-    """
-    in_chats = [q for q in questions if not chats or str(q["chat_id"]) in chats]
-    dealt = {chat: n for n, chat in enumerate(dict.fromkeys(str(q["chat_id"]) for q in in_chats))}
-    part, parts = shard
-    chosen = [
-        q
-        for q in in_chats
-        if dealt[str(q["chat_id"])] % parts == part - 1 and (not types or q["question_type"] in types)
-    ]
-    return chosen[:limit] if limit else chosen
 
 
 def answer_row(question: dict[str, Any], outcome: Reply | Failure) -> dict[str, Any]:
@@ -162,70 +138,6 @@ class Tally:
             lines.append(f"{name} tokens of this run: {self.tokens[name]:,}{unknown}")
         lines.append(f"cached share of the prompt tokens: {self.cached_share()}")
         return lines
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Reading the data.
-
-
-def data_files(tag: str, chats: str | None, questions: str | None) -> tuple[Path, Path]:
-    """The chats and questions file of a tag or of the flags that name others; UsageError where one is missing."""
-    files = (
-        Path(chats) if chats else DATA_DIR / f"beam_{tag}_chats.jsonl.gz",
-        Path(questions) if questions else DATA_DIR / f"beam_{tag}_questions.jsonl",
-    )
-    for path, flag in zip(files, ("--chats-file", "--questions-file"), strict=True):
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder; {flag} takes a file")
-        if not path.exists():
-            given = chats if flag == "--chats-file" else questions
-            make = f"make it with: python prepare_data.py --tag {tag}"
-            way = f"check {flag}" if given else f"{make} (or try the sample that is here: --tag sample)"
-            raise UsageError(f"no data: {path} does not exist; {way}")
-    return files
-
-
-def read_questions(path: Path) -> list[dict[str, Any]]:
-    """The questions of a file; raises UsageError naming the line of what is none, or of a question that stands twice."""
-    questions: dict[QuestionKey, dict[str, Any]] = {}
-    for line in read_lines(path, QUESTION):
-        if line.row is None:
-            raise UsageError(f"{path} line {line.number}: not a question ({line.problem}); make the file anew")
-        if problem := problem_of(line.row, QUESTION):
-            raise UsageError(f"{path} line {line.number}: {problem}")
-        key = key_of(line.row)
-        if key in questions:
-            raise UsageError(f"{path} line {line.number}: {name_of(line.row)} stands twice; keep one")
-        questions[key] = line.row
-    if not questions:
-        raise UsageError(f"{path} holds no questions; make it anew with prepare_data.py")
-    return list(questions.values())
-
-
-def selected_questions(args: argparse.Namespace, path: Path) -> list[dict[str, Any]]:
-    questions = read_questions(path)
-    unknown = [name for name in args.question_types if name not in {q["question_type"] for q in questions}]
-    if unknown:
-        raise UsageError(
-            f"--question-types {', '.join(unknown)}: not in {path}; the abilities are {', '.join(ABILITIES)}"
-        )
-    known = {str(q["chat_id"]) for q in questions}
-    if strangers := [chat for chat in args.chats if chat not in known]:
-        raise UsageError(f"--chats {', '.join(strangers)}: not in {path}, which has {_some(known)}")
-    return select(questions, args.question_types, args.chats, args.shard, args.limit)
-
-
-def _some(ids: Iterable[str]) -> str:
-    ordered = sorted(ids, key=lambda i: (len(i), i))
-    return f"chats {', '.join(ordered[:12])}" + (f" … {ordered[-1]}" if len(ordered) > 12 else "")
-
-
-def check_chats(chats: ChatsFile, questions: Sequence[dict[str, Any]], path: Path) -> None:
-    for question in questions:
-        if str(question["chat_id"]) not in chats.places:
-            raise UsageError(
-                f"{path}: {name_of(question)} is about a chat that is not in {chats.path}; the two files must be of one pair"
-            )
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -16,11 +16,12 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from beam_answers import Answer, read_answers
 from beam_cli import (
     Parser,
     api_key,
@@ -34,221 +35,17 @@ from beam_cli import (
     positive_int,
     shown_url,
 )
-from beam_common import QuestionKey, UsageError, beside, key_of, name_of, plural, say, sha256_of_text
-from beam_log import ANSWER, DETAIL, SCORE, RowLog, counts_over, parse_line, read_lines
-from beam_prompts import ALIGNMENT, CRITERION, ORDERING, Template, numbered, template_from_file
+from beam_common import QuestionKey, UsageError, beside, name_of, plural, say
+from beam_details import Prompts, calls_for, detail_row, essence, had_reply, plan, score_row, still_holds, verdict
+from beam_log import DETAIL, SCORE, RowLog
+from beam_prompts import ALIGNMENT, CRITERION, ORDERING, template_from_file
 from beam_settings import bind_settings, load_sidecar, now_text, package_versions
-from beam_verdict import question_score, read_alignment, read_ordering, read_score, tau_score
 
 if TYPE_CHECKING:
     import argparse
 
     from beam_endpoint import Failure, Reply
     from beam_run import Ended, Job
-
-ORDERING_ABILITY = "event_ordering"
-ABSTENTION = "abstention"
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The answers.
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One question's answer: where it stands, and what decides whether it must be judged (again)."""
-
-    key: QuestionKey
-    path: Path
-    start: int
-    length: int
-    response_sha256: str
-    error: str | None
-    blank: bool
-    criteria: int
-
-    def row(self) -> dict[str, Any]:
-        """The whole row, read from the file again: long answers are not held in memory."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self.start)
-                line = parse_line(2 if self.start else 1, self.start, file.read(self.length), ANSWER)
-        except OSError as error:
-            raise UsageError(f"--answers {self.path}: {error.strerror or error}") from error
-        row = line.row if line else None
-        if row is None or key_of(row) != self.key or sha256_of_text(response_of(row)) != self.response_sha256:
-            raise UsageError(f"{self.path} was changed while it was being judged; start again")
-        return row
-
-    def score_without_call(self) -> str | None:
-        """Why the answer scores 0 unseen: `error`, or `empty` (which is judged for abstention); else None."""
-        if self.error is not None:
-            return "error"
-        return "empty" if self.blank and self.key[1] != ABSTENTION else None
-
-
-def response_of(row: Mapping[str, Any]) -> str:
-    return row.get("response") or ""
-
-
-def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
-    """Of each question the answer that counts, over all files, in the order of first occurrence.
-
-    An answered row beats one with an error. UsageError when two files answer one question differently.
-    """
-    answers: dict[QuestionKey, Answer] = {}
-    for path in paths:
-        if not path.is_file():
-            raise UsageError(
-                f"--answers {path}: {'not a file' if path.exists() else 'no such file'}; beam_generate.py makes it"
-            )
-        with open(path, "rb") as file:
-            if file.read(2) == b"\x1f\x8b":
-                raise UsageError(f"--answers {path} is a gzip file; unpack it first")
-        in_file: dict[QuestionKey, tuple[dict[str, Any], Answer]] = {}
-        for line in read_lines(path, ANSWER):
-            if line.row is None:
-                say(f"warning: {path} line {line.number}: {line.problem}; left out, its question is not judged")
-                continue
-            key = key_of(line.row)
-            if counts_over(line.row, in_file[key][0] if key in in_file else None):
-                in_file[key] = ({"error": line.row.get("error")}, _answer(path, line.start, len(line.raw), line.row))
-        for key, (_, answer) in in_file.items():
-            answers[key] = _better(answers.get(key), answer)
-    if not answers:
-        raise UsageError(f"no answers yet in {', '.join(map(str, paths))}; run beam_generate.py first")
-    return answers
-
-
-def _answer(path: Path, start: int, length: int, row: dict[str, Any]) -> Answer:
-    response = response_of(row)
-    digest = sha256_of_text(response)
-    return Answer(key_of(row), path, start, length, digest, row.get("error"), not response.strip(), len(row["rubric"]))
-
-
-def _better(earlier: Answer | None, later: Answer) -> Answer:
-    if earlier is None or (earlier.error is not None and later.error is None):
-        return later
-    if earlier.error is None and later.error is None and earlier.response_sha256 != later.response_sha256:
-        chat, ability, index = later.key
-        raise UsageError(
-            f"chat {chat} {ability}/{index} is answered differently in {earlier.path} and {later.path}; these are two runs: "
-            "judge them into two --output files"
-        )
-    return earlier
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Calls and verdicts.
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of the judge: its prompt, and how to read the reply. The criterion goes into the details."""
-
-    index: int
-    criterion: str | list[str]
-    prompt: str
-    read: Callable[[str, str | None], float | None]
-
-
-@dataclass(frozen=True)
-class Prompts:
-    criterion: Template
-    ordering: Template
-    tau: bool
-
-    @property
-    def mode(self) -> str:
-        return "tau" if self.tau else "strict"
-
-
-def calls_for(row: Mapping[str, Any], prompts: Prompts) -> list[Call]:
-    """The calls that score one answer: one for each criterion, or one for a question of event_ordering."""
-    question, rubric, response = row.get("question") or "", list(row["rubric"]), response_of(row)
-    if row["question_type"] != ORDERING_ABILITY:
-        return [
-            Call(
-                index,
-                item,
-                prompts.criterion.fill({"question": question, "rubric_item": item, "response": response}),
-                read_score,
-            )
-            for index, item in enumerate(rubric)
-        ]
-    texts = {"question": question, "reference_order": numbered(rubric)}
-    if not prompts.tau:
-        return [Call(0, rubric, prompts.ordering.fill({**texts, "response": response}), read_ordering)]
-    lines = [line for line in response.splitlines() if line.strip()]
-
-    def read(reply: str, finish_reason: str | None) -> float | None:
-        matches = read_alignment(reply, finish_reason, len(lines), rubric)
-        return None if matches is None else tau_score(matches, len(rubric))
-
-    fences = {"question": "question", "reference_order": "reference", "response": "lines"}
-    return [Call(0, rubric, ALIGNMENT.fill({**texts, "response": numbered(lines)}, fences), read)]
-
-
-def verdict(call: Call, outcome: Reply | Failure, level: float | None) -> dict[str, Any]:
-    """What the details keep of one call."""
-    kept: dict[str, Any] = {"criterion": call.criterion, "level": level}
-    if hasattr(outcome, "kind"):
-        return kept | {
-            "status": "failed",
-            "reply": None,
-            "finish_reason": None,
-            "prompt_tokens": None,
-            "completion_tokens": None,
-            "error": outcome.text,
-        }
-    return kept | {
-        "status": "unreadable" if level is None else "scored",
-        "reply": outcome.text,
-        "finish_reason": outcome.finish_reason,
-        "prompt_tokens": outcome.prompt_tokens,
-        "completion_tokens": outcome.completion_tokens,
-        "error": None,
-    }
-
-
-def detail_row(answer: Answer, status: str, mode: str | None, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The details of one question. status: `judged`, or `empty` or `error` where no call was made."""
-    return {
-        **dict(zip(("chat_id", "question_type", "question_index"), answer.key, strict=True)),
-        "response_sha256": answer.response_sha256,
-        "status": status,
-        "ordering": mode if answer.key[1] == ORDERING_ABILITY else None,
-        "verdicts": verdicts,
-    }
-
-
-def score_of(detail: Mapping[str, Any]) -> float:
-    """A question's score from its details: the mean of its cut levels; for tau the level as it is."""
-    if detail["status"] != "judged":
-        return 0.0
-    return question_score([v["level"] for v in detail["verdicts"]], cut=detail.get("ordering") != "tau")
-
-
-def score_row(detail: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: detail[name] for name in ("chat_id", "question_type", "question_index")} | {"score": score_of(detail)}
-
-
-def has_gaps(detail: Mapping[str, Any]) -> bool:
-    """Whether a verdict could not be read or had."""
-    return any(v.get("status") != "scored" for v in detail["verdicts"])
-
-
-def had_reply(detail: Mapping[str, Any]) -> bool:
-    return any(v.get("status") in ("scored", "unreadable") for v in detail["verdicts"])
-
-
-def still_holds(detail: Mapping[str, Any], answer: Answer, mode: str) -> bool:
-    """Whether details are about this very answer, in this mode of event_ordering."""
-    return (
-        detail["response_sha256"] == answer.response_sha256
-        and (detail.get("status") == "error") == (answer.error is not None)
-        and (answer.key[1] != ORDERING_ABILITY or detail["status"] != "judged" or detail.get("ordering") == mode)
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -511,13 +308,6 @@ def recorded_mode(output: str) -> str | None:
     return mode if isinstance(mode, str) else None
 
 
-def essence(row: dict[str, Any]) -> dict[str, Any]:
-    """What a resume needs of the details: everything of those with gaps, of the others not the judge's words."""
-    if has_gaps(row):
-        return row
-    return {**row, "verdicts": [{k: v for k, v in verdict.items() if k != "reply"} for verdict in row["verdicts"]]}
-
-
 def bind_scores(args: argparse.Namespace, content: dict[str, Any], scores: RowLog, details: RowLog) -> None:
     """Record the settings beside the scores; UsageError when the scores there rest on others."""
     binding = any(k not in details.rows for k in scores.rows) or any(map(had_reply, details.rows.values()))
@@ -529,31 +319,6 @@ def bind_scores(args: argparse.Namespace, content: dict[str, Any], scores: RowLo
         output=args.output,
         may_change=("event_ordering",),
     )
-
-
-def plan(
-    answers: Sequence[Answer], scores: Mapping[QuestionKey, Any], details: Mapping[QuestionKey, Any], mode: str,
-    earlier_mode: str | None, retry_errors: bool,
-) -> tuple[list[Answer], list[dict[str, Any]], list[dict[str, Any]]]:  # fmt: skip
-    """(answers to judge, details to write without a call, details on disk whose score is missing).
-
-    Scores without details (another tool's) stand, unless they are of the other mode of event_ordering.
-    """
-    to_judge, without_call, unscored = [], [], []
-    for answer in answers:
-        detail, scored = details.get(answer.key), answer.key in scores
-        if detail and still_holds(detail, answer, mode):
-            if retry_errors and has_gaps(detail):
-                to_judge.append(answer)
-            elif not scored or scores[answer.key]["score"] != score_of(detail):  # stopped between details and score
-                unscored.append(detail)
-        elif detail is None and scored and not (answer.key[1] == ORDERING_ABILITY and earlier_mode not in (mode, None)):
-            continue
-        elif reason := answer.score_without_call():
-            without_call.append(detail_row(answer, reason, None, []))
-        else:
-            to_judge.append(answer)
-    return to_judge, without_call, unscored
 
 
 def closing(ended: Ended | None, left: int) -> int:

@@ -109,14 +109,16 @@ def body_of_chat(chats: Path) -> bytes:
 def bodies_of_judge(answers: Path) -> list[bytes]:
     """The very bodies that beam_judge.py sends for an answers file."""
     import beam_judge
+    from beam_details import Prompts, calls_for
     from beam_endpoint import encode_body, encode_json
+    from beam_prompts import CRITERION, ORDERING
 
     arguments = ["--answers", str(answers), "--judge-model", "m", "--judge-base-url", "http://localhost/v1"]
     args = beam_judge.parser().parse_args(arguments)
     settings = encode_json(beam_judge.body_settings(args))
-    prompts = beam_judge.Prompts(beam_judge.CRITERION, beam_judge.ORDERING, tau=False)
+    prompts = Prompts(CRITERION, ORDERING, tau=False)
     with open(answers, encoding="utf-8") as file:
-        calls = [call for line in file for call in beam_judge.calls_for(json.loads(line), prompts)]
+        calls = [call for line in file for call in calls_for(json.loads(line), prompts)]
     return [
         b"".join(encode_body(settings, [], encode_json({"role": "user", "content": call.prompt}))) for call in calls
     ]

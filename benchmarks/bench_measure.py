@@ -27,7 +27,16 @@ VOCABULARY = SCRIPTS / "tokenizer" / "tiktoken.model"
 LONGEST_CHILD = 900.0  # seconds; a child that takes longer is ended, and the benchmark with it
 
 # Half prose, half the identifiers, figures and punctuation of technical chats: a token takes 4.2 bytes, as in real ones.
-WORDS = ["the", "a", "of", "to", "and", "in", "is", "that", "it", "for", "on", "with", "as", "was", "be", "this", "have", "from", "or", "by", "we", "can", "an", "are", "not", "you", "if", "more", "will", "one", "about", "when", "there", "which", "their", "time", "would", "make", "like", "just", "know", "take", "into", "year", "good", "some", "could", "them", "see", "other", "than", "then", "now", "look", "only", "come", "its", "over", "think", "also", "back", "after", "use", "two", "how", "our", "work", "first", "well", "way", "even", "new", "want", "because", "any", "these", "give", "day", "most", "us", "project", "budget", "deadline", "meeting", "schedule", "database", "endpoint", "function", "server", "request", "response", "question", "answer", "customer", "feature", "version", "release", "test", "result", "error", "memory", "context", "token", "cache", "query", "table", "column", "index", "update", "review", "design", "plan", "travel", "recipe", "garden", "weather", "lesson", "chapter", "character", "essay", "loan", "interest", "payment", "doctor", "exercise", "protein", "marathon", "family", "sister", "birthday", "kitchen", "apartment", "contract", "manager", "deployment", "authentication", "middleware", "dashboard", "migration", "integration", "performance", "optimization", "documentation"]
+WORDS = (
+    "the a of to and in is that it for on with as was be this have from or by we can an are not you if more will one "
+    "about when there which their time would make like just know take into year good some could them see other than "
+    "then now look only come its over think also back after use two how our work first well way even new want because "
+    "any these give day most us project budget deadline meeting schedule database endpoint function server request "
+    "response question answer customer feature version release test result error memory context token cache query "
+    "table column index update review design plan travel recipe garden weather lesson chapter character essay loan "
+    "interest payment doctor exercise protein marathon family sister birthday kitchen apartment contract manager "
+    "deployment authentication middleware dashboard migration integration performance optimization documentation"
+).split()
 IDENTIFIERS = ("user_id", "getAccount", "app.config", "/api/v1/login", "JWT", "redis", "useState", "SQLAlchemy", "npm",
                "README.md", "TODO:", "async def", "{x}", "self._rows", "Flask-Login", "Kubernetes")  # fmt: skip
 

@@ -17,9 +17,12 @@ from pathlib import Path
 import pytest
 from scripted_endpoint import ScriptedEndpoint
 
+import beam_answers
 import beam_common
+import beam_details
 import beam_generate
 import beam_judge
+import beam_prompts
 from beam_common import AnswerRow, QuestionRow, ScoreRow
 from beam_endpoint import Reply
 
@@ -158,15 +161,15 @@ def test_choices_are_named_in_the_table(program: str) -> None:
 
 
 def test_examples_of_rows_have_the_keys_that_are_written() -> None:
-    judged = beam_judge.Answer(("2", "abstention", 0), Path("a.jsonl"), 0, 0, "…", None, False, 1)
-    call = beam_judge.Call(0, "…", "…", lambda reply, finish_reason: 0.5)
-    detail = beam_judge.detail_row(judged, "judged", "strict", [beam_judge.verdict(call, Reply("…"), 0.5)])
+    judged = beam_answers.Answer(("2", "abstention", 0), Path("a.jsonl"), 0, 0, "…", None, False, 1)
+    call = beam_details.Call(0, "…", "…", lambda reply, finish_reason: 0.5)
+    detail = beam_details.detail_row(judged, "judged", "strict", [beam_details.verdict(call, Reply("…"), 0.5)])
     question = dict.fromkeys(QuestionRow.__annotations__, "…") | {"question_index": 0}
     wanted = [
         ["chat_id", "messages"],
         list(QuestionRow.__annotations__),
         list(beam_generate.answer_row(question, Reply("…"))),
-        list(beam_judge.score_row(detail)),
+        list(beam_details.score_row(detail)),
         list(detail),
     ]
     assert wanted[2] == list(AnswerRow.__annotations__)
@@ -192,7 +195,7 @@ def test_sidecar_table_names_what_a_run_records(
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_what_binds_the_judge_is_named(language: str) -> None:
     argv = ["--answers", "a.jsonl", "--judge-model", "j", "--judge-base-url", "http://localhost/v1"]
-    prompts = beam_judge.Prompts(beam_judge.CRITERION, beam_judge.ORDERING, tau=False)
+    prompts = beam_details.Prompts(beam_prompts.CRITERION, beam_prompts.ORDERING, tau=False)
     settings = beam_judge.sidecar(beam_judge.parser().parse_args(argv), prompts, {})["settings"]
     for name in settings:
         assert name.endswith("_prompt_sha256") or re.search(rf"\b{name}\b", readme(language)), name

@@ -19,7 +19,8 @@ from scripted_endpoint import Answer, Recorded, ScriptedEndpoint, after, questio
 
 import beam_generate
 from beam_common import HERE, VERSION, AnswerRow
-from beam_generate import FINAL_MESSAGE, content_budget, final_message, select
+from beam_generate import FINAL_MESSAGE, content_budget, final_message
+from beam_questions import select
 
 Generate = Callable[..., Ran]
 MakePair = Callable[..., Pair]

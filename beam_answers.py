@@ -1,0 +1,100 @@
+"""The answers to be judged: of each question the one that counts, over one or more answers files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from beam_common import QuestionKey, UsageError, key_of, say, sha256_of_text
+from beam_log import ANSWER, counts_over, parse_line, read_lines
+
+if TYPE_CHECKING:
+    pass
+
+ABSTENTION = "abstention"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question's answer: where it stands, and what decides whether it must be judged (again)."""
+
+    key: QuestionKey
+    path: Path
+    start: int
+    length: int
+    response_sha256: str
+    error: str | None
+    blank: bool
+    criteria: int
+
+    def row(self) -> dict[str, Any]:
+        """The whole row, read from the file again: long answers are not held in memory."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.start)
+                line = parse_line(2 if self.start else 1, self.start, file.read(self.length), ANSWER)
+        except OSError as error:
+            raise UsageError(f"--answers {self.path}: {error.strerror or error}") from error
+        row = line.row if line else None
+        if row is None or key_of(row) != self.key or sha256_of_text(response_of(row)) != self.response_sha256:
+            raise UsageError(f"{self.path} was changed while it was being judged; start again")
+        return row
+
+    def score_without_call(self) -> str | None:
+        """Why the answer scores 0 unseen: `error`, or `empty` (which is judged for abstention); else None."""
+        if self.error is not None:
+            return "error"
+        return "empty" if self.blank and self.key[1] != ABSTENTION else None
+
+
+def response_of(row: Mapping[str, Any]) -> str:
+    return row.get("response") or ""
+
+
+def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
+    """Of each question the answer that counts, over all files, in the order of first occurrence.
+
+    An answered row beats one with an error. UsageError when two files answer one question differently.
+    """
+    answers: dict[QuestionKey, Answer] = {}
+    for path in paths:
+        if not path.is_file():
+            raise UsageError(
+                f"--answers {path}: {'not a file' if path.exists() else 'no such file'}; beam_generate.py makes it"
+            )
+        with open(path, "rb") as file:
+            if file.read(2) == b"\x1f\x8b":
+                raise UsageError(f"--answers {path} is a gzip file; unpack it first")
+        in_file: dict[QuestionKey, tuple[dict[str, Any], Answer]] = {}
+        for line in read_lines(path, ANSWER):
+            if line.row is None:
+                say(f"warning: {path} line {line.number}: {line.problem}; left out, its question is not judged")
+                continue
+            key = key_of(line.row)
+            if counts_over(line.row, in_file[key][0] if key in in_file else None):
+                in_file[key] = ({"error": line.row.get("error")}, _answer(path, line.start, len(line.raw), line.row))
+        for key, (_, answer) in in_file.items():
+            answers[key] = _better(answers.get(key), answer)
+    if not answers:
+        raise UsageError(f"no answers yet in {', '.join(map(str, paths))}; run beam_generate.py first")
+    return answers
+
+
+def _answer(path: Path, start: int, length: int, row: dict[str, Any]) -> Answer:
+    response = response_of(row)
+    digest = sha256_of_text(response)
+    return Answer(key_of(row), path, start, length, digest, row.get("error"), not response.strip(), len(row["rubric"]))
+
+
+def _better(earlier: Answer | None, later: Answer) -> Answer:
+    if earlier is None or (earlier.error is not None and later.error is None):
+        return later
+    if earlier.error is None and later.error is None and earlier.response_sha256 != later.response_sha256:
+        chat, ability, index = later.key
+        raise UsageError(
+            f"chat {chat} {ability}/{index} is answered differently in {earlier.path} and {later.path}; these are two runs: "
+            "judge them into two --output files"
+        )
+    return earlier
