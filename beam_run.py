@@ -33,6 +33,7 @@ class Waits:
     longest: float = 60.0
     named_once: float = 300.0  # longest wait honoured at a time
     named_total: float = 7200.0  # of rate limits that do not use up an attempt, for one question
+    young_outage: float = 120.0  # for so long new requests try a failing endpoint in growing numbers
     cache_life: float = 240.0  # after so long without a reply a chat's prefix may have left the endpoint's cache
 
 
@@ -368,11 +369,12 @@ class Run:
         """Whether a job that was never sent may be sent: into an outage only a few at a time.
 
         After a few failed attempts in a row the endpoint counts as down. Then those that were sent keep trying; when their
-        attempts are used up, a wave of new ones finds out whether it is back: one, then two, four … up to `concurrency`,
-        after growing pauses. Otherwise an outage would use up the attempts of every question that is left.
+        attempts are used up, a wave of new ones finds out whether it is back: one, then two, four … up to `concurrency`
+        while the outage is young, afterwards one at a time. Otherwise it would use up the attempts of all that is left.
         Before anything has succeeded a failure is more likely a wrong setting: no more jobs try than would stop the run.
         """
-        wave = min(2 ** max(self._wave - 1, 0), self._limits.concurrency)
+        young = now - self._failing_since < self._waits.young_outage
+        wave = min(2 ** max(self._wave - 1, 0), self._limits.concurrency) if young else 1
         down = self._failed_in_a_row >= FAILURES_OF_AN_OUTAGE
         if not self._successes and self._limits.stop_after_failures:
             wave = self._limits.stop_after_failures
@@ -476,7 +478,12 @@ class Run:
             return
         if self._idle():
             self._wave += 1
-            self._next_wave_at = now + backoff(self._wave, self._waits)
+            self._next_wave_at = now + backoff(min(self._wave, self._limits.max_retries), self._waits)
+            if self._wave == 1 and not self._order.over:
+                say(
+                    f"the endpoint seems to be down: {self._failed_in_a_row:,} attempts in a row failed, the last with "
+                    f"{failure.text}; it is tried again with a few requests at a time until it answers"
+                )
         job.successes_before = self._successes
         self._put_off.append(job)
         self._count(job, failed=True)
