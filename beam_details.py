@@ -15,7 +15,8 @@ from beam_prompts import ALIGNMENT, Template, numbered
 from beam_verdict import question_score, read_alignment, read_ordering, read_score, tau_score
 
 if TYPE_CHECKING:
-    from beam_endpoint import Failure, Reply
+    from beam_failure import Failure
+    from beam_reply import Reply
 
 ORDERING_ABILITY = "event_ordering"
 

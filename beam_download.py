@@ -189,7 +189,7 @@ class Fetcher:
 
     def _receive(self, file: ReleaseFile, part: Path) -> None:
         """Append to the part what the server sends. Unbuffered, so that a kill loses nothing that has arrived."""
-        from beam_endpoint import named_wait
+        from beam_failure import named_wait
 
         held = size_of(part)
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={held}-"} if held else {})

@@ -53,8 +53,10 @@ if TYPE_CHECKING:
     import argparse
 
     from beam_chats import ChatsFile, Prompt, PromptBuilder, TokenCounter
-    from beam_endpoint import Failure, Reply
-    from beam_run import Ended, Group, Job
+    from beam_failure import Failure
+    from beam_reply import Reply
+    from beam_run import Ended
+    from beam_schedule import Group, Job
 
 # The wording of BEAM's own answer generation, blank at the end of the first line included.
 FINAL_MESSAGE = "NOTE: Only provide the answer without any explanations. \nQuestion: {question}"
@@ -211,7 +213,8 @@ class Generation:
         from concurrent.futures import ThreadPoolExecutor
 
         from beam_endpoint import Endpoint, Flags
-        from beam_run import WAITS, Group, Limits, Order, Progress, Run
+        from beam_run import WAITS, Limits, Progress, Run
+        from beam_schedule import Group, Order
 
         args = self.args
         by_chat: dict[str, list[dict[str, Any]]] = {}

@@ -44,8 +44,10 @@ from beam_settings import bind_settings, load_sidecar, now_text, package_version
 if TYPE_CHECKING:
     import argparse
 
-    from beam_endpoint import Failure, Reply
-    from beam_run import Ended, Job
+    from beam_failure import Failure
+    from beam_reply import Reply
+    from beam_run import Ended
+    from beam_schedule import Job
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -101,7 +103,8 @@ class Judge:
 
     async def go(self, answers: Sequence[Answer], total: int, key: str) -> Ended:
         from beam_endpoint import Endpoint, Flags
-        from beam_run import Limits, Order, Progress, Run
+        from beam_run import Limits, Progress, Run
+        from beam_schedule import Order
 
         args = self.args
         self.run = Run(
@@ -128,7 +131,7 @@ class Judge:
             await self.endpoint.close()
 
     def _groups(self, answers: Sequence[Answer]) -> Iterator[Any]:
-        from beam_run import Group
+        from beam_schedule import Group
 
         for answer in answers:
             calls = calls_for(answer.row(), self.prompts)

@@ -18,9 +18,9 @@ import re
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-from beam_order import one_to_one
-from beam_order import tau_score as tau_score
 from beam_prose import mentioned_levels, prose_verdict
+from beam_tau import one_to_one
+from beam_tau import tau_score as tau_score
 
 # A JSON object as its pairs, so that a key given twice is seen; a JSON array stays a list.
 JsonObject = tuple[tuple[str, Any], ...]

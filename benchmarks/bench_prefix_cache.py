@@ -124,8 +124,9 @@ async def simulate(setting: Setting, way: Way, scale: float) -> Result:
     """One run. A second of the simulation takes 1/scale of a second of the event loop's clock."""
     from dataclasses import fields, replace
 
-    from beam_endpoint import Reply
-    from beam_run import WAITS, Group, Job, Limits, Order, Run
+    from beam_reply import Reply
+    from beam_run import WAITS, Limits, Run
+    from beam_schedule import Group, Job, Order
 
     waits = replace(WAITS, **{each.name: getattr(WAITS, each.name) / scale for each in fields(WAITS)})
     endpoint = SimulatedEndpoint(setting, lambda seconds: asyncio.sleep(seconds / scale))

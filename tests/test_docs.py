@@ -24,7 +24,7 @@ import beam_generate
 import beam_judge
 import beam_prompts
 from beam_common import AnswerRow, QuestionRow, ScoreRow
-from beam_endpoint import Reply
+from beam_reply import Reply
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

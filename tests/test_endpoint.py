@@ -32,26 +32,9 @@ from scripted_endpoint import (
 
 import beam_endpoint
 from beam_common import UsageError, keep_secret
-from beam_endpoint import (
-    Endpoint,
-    ErrorBody,
-    EventLines,
-    Failure,
-    Flags,
-    Reply,
-    Stream,
-    encode_body,
-    encode_json,
-    join_surrogates,
-    meaning,
-    named_wait,
-    parameters,
-    read_completion,
-    read_error,
-    stated_excess,
-    text_of,
-    token_counts,
-)
+from beam_endpoint import Endpoint, Flags, encode_body, encode_json, parameters
+from beam_failure import ErrorBody, Failure, meaning, named_wait, read_error, stated_excess
+from beam_reply import EventLines, Reply, Stream, join_surrogates, read_completion, text_of, token_counts
 
 MIB = 2**20
 LONG = 20.0  # a timeout that no test waits for

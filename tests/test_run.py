@@ -12,8 +12,10 @@ import pytest
 from launcher import QUICK_WAITS
 
 from beam_common import StoppedEarly
-from beam_endpoint import Failure, Reply
-from beam_run import Ended, Group, GroupCommit, Job, Limits, Order, Run, Waits, backoff
+from beam_failure import Failure
+from beam_reply import Reply
+from beam_run import Ended, GroupCommit, Limits, Run
+from beam_schedule import Group, Job, Order, Waits, backoff
 
 OK = Reply("fine", "stop")
 DOWN = Failure("retry", "HTTP 503")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_order import kendall_tau_b, one_to_one, tau_score
+from beam_tau import kendall_tau_b, one_to_one, tau_score
 from beam_verdict import cut, last_fenced_block, question_score, read_alignment, read_ordering, read_score
 
 CASES = Path(

@@ -1,0 +1,220 @@
+"""What a failure means: error bodies in their dialects, statuses, named waits, and what follows from them.
+
+Failure  kind "retry"     trouble that may pass: try again, after `wait` seconds if the endpoint named a wait
+         kind "record"    this request is refused for what it is: trying again would be paid for nothing
+         kind "overflow"  the same, because the prompt is longer than the endpoint takes
+         kind "stop"      every request would fail this way; `way_out` says what to change
+"""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from beam_common import one_line
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no answer. `text` is one line for a row or a message."""
+
+    kind: Literal["retry", "record", "overflow", "stop"]
+    text: str
+    wait: float | None = None  # seconds that the endpoint asked for
+    free: bool = False  # a rate limit that names its wait does not use up an attempt
+    way_out: str = ""
+    over: tuple[int, int] | None = None  # (tokens of the prompt, tokens allowed) where an overflow states them
+
+
+BOM = b"\xef\xbb\xbf"
+STOPPING_STATUS = {401, 402, 404, 405, 407}
+PASSING_STATUS = {408, 409, 425, 429}
+CODE_NAMES = {  # errors inside a reply whose code, type or status is a word: OpenAI's, Anthropic's, Google's
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "too_many_requests": 429,
+    "server_error": 500,
+    "internal_error": 500,
+    "internal_server_error": 500,
+    "api_error": 500,
+    "overloaded_error": 529,
+    "service_unavailable": 503,
+    "timeout": 504,
+    "timeout_error": 504,
+    "resource_exhausted": 429,
+    "unavailable": 503,
+    "internal": 500,
+    "deadline_exceeded": 504,
+    "bad_request_error": 400,
+    "invalid_argument": 400,
+    "unauthenticated": 401,
+    "billing_error": 402,
+    "permission_denied": 403,
+    "not_found": 404,
+    "request_too_large": 413,
+    "invalid_request_error": 400,
+    "invalid_api_key": 401,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+}
+QUOTA_CODES = re.compile(
+    r"insufficient_quota|exceeded_current_quota_error|insufficient_(balance|credits?|funds)|billing_hard_limit_reached"
+    r"|billing_not_active|quota_exhausted|quota_exceeded",
+    re.I,
+)
+QUOTA_WORDS = re.compile(r"insufficient (balance|credit|fund)|exceeded your current quota|quota (is )?exhausted", re.I)
+OVERFLOW = re.compile(
+    r"context_length_exceeded|context[ _-]?length|context[ _-]window|\bn_ctx\b|exceed_context_size|context size"
+    r"|(prompt|input|request) (is|was) too (long|large)|too many (input |prompt )?tokens|maximum (prompt|input) length"
+    r"|exceeds? the (maximum|available|model'?s?) (number of |input |context|sequence|tokens)|max_model_len"
+    r"|reduce the length of the (messages|prompt|input)|longer than the (model|maximum)|token limit exceeded"
+    r"|input[ _]?(tokens|length)[^.]{0,40}exceed",
+    re.I,
+)
+HTML_PAGE = re.compile(r"<\s*(!doctype\s+html|html|head|body)\b.*", re.I | re.S)  # to its end
+STREAM_NAMED = re.compile(r"(?<![\w-])stream(_options)?(?![\w-])", re.I)
+CONTENT_FILTER = re.compile(r"content[ _-]?(filter|policy|management)|responsible ?ai ?policy|safety system", re.I)
+NO_STREAM = "the endpoint does not take a streamed request: start again with --no-stream"
+WRONG_PATH = re.compile(
+    r"unexpected endpoint|unknown (endpoint|path|route|url)|no (such )?(route|endpoint|path)|(endpoint|path|route|url)"
+    r"[^.]{0,40}not (found|exist|supported)|invalid (url|path|endpoint)|method not allowed|not found$|cannot post",
+    re.I,
+)
+
+
+@dataclass(frozen=True)
+class ErrorBody:
+    """The parts of an error body, in whichever dialect it came."""
+
+    message: str
+    code: str
+    status: int | None
+
+
+def read_error(body: object, raw: bytes = b"") -> ErrorBody:
+    """Message, code and status of an error body: OpenAI's `error`, FastAPI's `detail`, bare `message`, text, HTML."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    if not isinstance(body, dict):
+        return ErrorBody("an HTML page" if looks_like_html(raw) else shown(raw), "", None)
+    error = body.get("error") or body.get("detail") or body.get("message") or body
+    if isinstance(error, list) and error and isinstance(error[0], dict):
+        error = "; ".join(
+            f"{item.get('loc', '')} {item.get('msg', '')}".strip() for item in error if isinstance(item, dict)
+        )
+    while isinstance(error, dict) and isinstance(inner := error.get("error") or error.get("detail"), dict):
+        error = inner
+    if not isinstance(error, dict):
+        error = {"message": error}
+    words = [place.get(name) for place in (error, body) for name in ("code", "type", "status", "status_code")]
+    numbers = (int(str(w)) for w in words if re.fullmatch(r"[1-5]\d\d", str(w)))
+    names = (_STATUS_OF_NAME.get(_letters(w)) for w in words if isinstance(w, str))
+    status = next(numbers, None) or next((number for number in names if number), None)
+    code = " ".join(w for w in [*words, error.get("param")] if isinstance(w, str))
+    counts = {name: error[name] for name in ("n_prompt_tokens", "n_ctx") if name in error}
+    message = error.get("message") or error.get("detail") or error.get("msg") or error
+    message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    message = HTML_PAGE.sub("an HTML page", message)
+    return ErrorBody(f"{message} {json.dumps(counts)}" if counts else message, code, status)
+
+
+def _letters(name: str) -> str:
+    """`BadRequestError`, `bad_request_error` and `BAD_REQUEST_ERROR` are one name."""
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+_STATUS_OF_NAME = {_letters(name): status for name, status in CODE_NAMES.items()}
+
+
+def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside: bool = False) -> Failure:
+    """What a status with an error body means. `inside`: it came in a reply of status 200, with `status` its own code."""
+    where = f"error {status} inside a reply" if inside else f"HTTP {status}"
+    text = f"{where}: {error.message}" if error.message else where
+    words = f"{error.code} {error.message}"
+    quota = QUOTA_CODES.search(words) or (QUOTA_WORDS.search(error.message) and wait is None)
+    if status == 429 and not quota:
+        return Failure("retry", text, wait, free=wait is not None)
+    if quota:
+        return Failure("stop", text, way_out="the quota or balance is used up: top it up, then start again")
+    if 400 <= status < 600 and status not in STOPPING_STATUS | PASSING_STATUS and OVERFLOW.search(words):
+        return Failure("overflow", text, over=stated_excess(error.message))
+    if status in PASSING_STATUS or status >= 500:
+        return Failure("retry", text, wait)
+    if status in STOPPING_STATUS or 300 <= status < 400:
+        return Failure("stop", text, way_out=f"status {status}")
+    if status in (400, 422) and STREAM_NAMED.search(words) and not CONTENT_FILTER.search(words):
+        return Failure("stop", text, way_out=NO_STREAM)
+    return Failure("record", text)
+
+
+def error_inside(body: Mapping[str, Any], wait: float | None) -> Failure:
+    """The failure in a body of status 200 that holds an error; `wait` as its headers name it."""
+    error = read_error(body)
+    words = f"{error.code} {error.message}"
+    if error.status is not None and error.status >= 300:
+        return meaning(error.status, error, wait, inside=True)
+    if QUOTA_CODES.search(words) or QUOTA_WORDS.search(error.message):
+        return meaning(402, error, inside=True)
+    if OVERFLOW.search(words) or CONTENT_FILTER.search(words):
+        return meaning(400, error, inside=True)
+    if WRONG_PATH.search(error.message):
+        return Failure("stop", f"the endpoint answered: {error.message}", way_out="status 404")
+    return Failure("retry", f"error inside a reply: {error.message}", wait)
+
+
+def stated_excess(message: str) -> tuple[int, int] | None:
+    """(tokens of the prompt, tokens allowed) as an overflow's message states them; None where it does not.
+
+    The largest number is what was asked for, the largest smaller one beside a word for a limit the limit: servers word it
+    in a dozen ways, but "maximum context length is 131072 tokens, you requested 140000 tokens (131000 in the messages, …)",
+    "205616 tokens > 200000 maximum" and {"n_prompt_tokens": 9000, "n_ctx": 8192} all name these two.
+    """
+    asked = max((_whole_number(n) for n in re.findall(NUMBER, message)), default=0)
+    stated = [n for pattern in (LIMIT_THEN_NUMBER, NUMBER_THEN_LIMIT) for n in re.findall(pattern, message, re.I)]
+    allowed = max((n for n in map(_whole_number, stated) if n < asked), default=0)
+    return (asked, allowed) if allowed else None
+
+
+NUMBER = r"\d[\d,_]{2,}"
+LIMIT_THEN_NUMBER = rf"(?:max|limit|allowed|n_ctx|context (?:length|window|size)|up to|at most)\D{{0,60}}?({NUMBER})"
+NUMBER_THEN_LIMIT = rf"({NUMBER})\D{{0,20}}(?:max|limit|allowed)"
+
+
+def _whole_number(text: str) -> int:
+    return int(re.sub(r"[,_]", "", text))
+
+
+def named_wait(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds until the endpoint wants to be asked again, None where it does not say (or says zero, the past or junk)."""
+    milliseconds = _seconds(headers.get("retry-after-ms", ""))
+    waits = [milliseconds / 1000 if milliseconds else None]
+    for name in ("retry-after", "llm_provider-retry-after"):
+        value = headers.get(name, "").strip()
+        wait = _seconds(value)
+        if wait is None and value:
+            try:
+                date = email.utils.parsedate_to_datetime(value)
+                wait = (date if date.tzinfo else date.replace(tzinfo=datetime.UTC)).timestamp() - now
+            except (ValueError, TypeError, OverflowError):
+                wait = None
+        waits.append(wait)
+    return max((wait for wait in waits if wait is not None and wait > 0), default=None)
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text.strip(), re.A) else None
+
+
+def looks_like_html(raw: bytes) -> bool:
+    return raw.lstrip().removeprefix(BOM).lstrip()[:1] == b"<"
+
+
+def shown(raw: bytes) -> str:
+    return one_line(raw[:2000].decode("utf-8", "replace"), 200)

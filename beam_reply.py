@@ -1,0 +1,191 @@
+"""Reading a reply: a completion as JSON, or as a stream of server-sent events; its text, its counts, or its failure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from beam_failure import Failure, error_inside, read_error, shown
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer as received. Token counts are None where the endpoint did not report them."""
+
+    text: str
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+def text_of(content: object) -> str:
+    """A message's content as text: a string, or the text parts of a list joined; None is an empty answer."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = (
+            part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, (str, dict))
+        )
+        return "".join(part for part in parts if isinstance(part, str))
+    return ""
+
+
+def join_surrogates(text: str) -> str:
+    """Halves of a surrogate pair that came in two pieces become one character; lone ones stay."""
+    return re.sub(
+        "[\ud800-\udbff][\udc00-\udfff]",
+        lambda m: m.group().encode("utf-16-le", "surrogatepass").decode("utf-16-le"),
+        text,
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def token_counts(usage: object) -> tuple[int | None, int | None, int | None]:
+    """(prompt, completion, cached) tokens of a usage object, each None where it is not reported."""
+    if not isinstance(usage, dict):
+        return None, None, None
+    details = usage.get("prompt_tokens_details")
+    places = [details.get("cached_tokens") if isinstance(details, dict) else None]
+    places += [usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens")]
+    cached = next((count for count in map(_count, places) if count is not None), None)
+    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), cached
+
+
+def _finished(text: str, finish_reason: object, usage: object) -> Reply | Failure:
+    reason = finish_reason if isinstance(finish_reason, str) and finish_reason else None
+    if reason in ("error", "insufficient_system_resource", "abort"):
+        return Failure("retry", f"the reply ended with finish_reason {reason}")
+    if reason == "content_filter":
+        return Failure("record", "the endpoint's content filter stopped the reply (finish_reason content_filter)")
+    prompt, completion, cached = token_counts(usage)
+    return Reply(join_surrogates(text), reason, prompt, completion, cached)
+
+
+def _reports_error(body: Mapping[str, Any], answered: bool) -> bool:
+    """Whether a body of status 200 is an error; beside an answer only one with a code is, some gateways send empty ones."""
+    if body.get("error"):
+        return not answered or read_error(body).status is not None
+    return not answered and bool(body.get("object") == "error" or body.get("message") or body.get("detail"))
+
+
+def read_completion(body: object, wait: float | None = None) -> Reply | Failure:
+    """A reply that is not streamed, as parsed JSON. `wait`: seconds that its headers name, for an error in it."""
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    if not isinstance(body, dict):
+        return Failure("retry", "the reply is JSON, but no completion")
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    message = choice.get("message") if choice else None
+    answered = isinstance(message, dict)
+    if _reports_error(body, answered):
+        return error_inside(body, wait)
+    if choice and choice.get("error") and _reports_error(choice, answered):
+        return error_inside(choice, wait)
+    if not choice or not isinstance(message, dict):
+        return Failure("retry", "the reply holds no choices" if not choice else "the reply holds no message")
+    return _finished(text_of(message.get("content")), choice.get("finish_reason"), body.get("usage"))
+
+
+DONE = b"[DONE]"
+
+
+class EventLines:
+    """Splits the bytes of a stream of server-sent events into the data of each event."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []  # of a line whose end has not come yet
+        self._data: list[bytes] = []
+        self._after_return = False  # a line feed that comes next is the second half of a line end
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The data of every event that `chunk` completes; at the end, feed two line ends."""
+        if self._after_return and chunk:
+            chunk, self._after_return = chunk.removeprefix(b"\n"), False
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._pieces.append(chunk)
+            return
+        lines = b"".join([*self._pieces, chunk]).splitlines(keepends=True)
+        self._after_return = lines[-1].endswith(b"\r")
+        self._pieces = [] if lines[-1].endswith((b"\r", b"\n")) else [lines.pop()]
+        for line in lines:
+            yield from self._line(line.rstrip(b"\r\n"))
+
+    def _line(self, line: bytes) -> Iterator[bytes]:
+        if line.startswith(b"data:"):
+            self._data.append(line[5:].removeprefix(b" "))
+        if self._data and (not line or self._data[-1].strip() == DONE):  # after [DONE] nothing is worth waiting for
+            data, self._data = self._data, []
+            whole = b"\n".join(data)
+            yield from [whole] if len(data) == 1 or _is_json(whole) else data
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+        return True
+    except ValueError:
+        return False
+
+
+@dataclass
+class Stream:
+    """What has come of a streamed completion."""
+
+    wait: float | None = None  # seconds that the headers name, for an error among the events
+    parts: list[str] = field(default_factory=list)
+    finish_reason: str | None = None
+    usage: object = None
+    failure: Failure | None = None
+    done: bool = False
+    begun: bool = False  # a choice has come
+    first_piece: bool = False  # content or reasoning has come: the prompt's prefix is cached now
+
+    def take(self, data: bytes) -> None:
+        """One event's data."""
+        if self.done or not data.strip():
+            return
+        if data.strip() == DONE:
+            self.done = True
+            return
+        try:
+            chunk = json.loads(data)
+        except (ValueError, RecursionError):
+            self.failure = Failure("retry", f"an event of the stream is not JSON: {shown(data)}")
+            return
+        if not isinstance(chunk, dict):
+            return
+        if not self.finish_reason and _reports_error(chunk, answered=bool(chunk.get("choices"))):
+            self.failure = error_inside(chunk, self.wait)
+            return
+        self.usage = chunk.get("usage") or self.usage
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else []:
+            if not isinstance(choice, dict) or choice.get("index") not in (0, None):
+                continue
+            if choice.get("error") and _reports_error(choice, answered=bool(choice.get("delta"))):
+                self.failure = error_inside(choice, self.wait)
+                return
+            delta = choice.get("delta") or (None if self.begun else choice.get("message"))
+            self.begun = True
+            if isinstance(delta, dict):
+                self.parts.append(text_of(delta.get("content")))
+                self.first_piece |= bool(self.parts[-1] or delta.get("reasoning_content") or delta.get("reasoning"))
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def result(self) -> Reply | Failure:
+        """The answer, once the stream is over."""
+        if self.failure:
+            return self.failure
+        if not self.finish_reason and not self.done:
+            return Failure("retry", "the stream ended before the reply did")
+        if not self.begun:
+            return Failure("retry", "the stream holds no choices")
+        return _finished("".join(self.parts), self.finish_reason, self.usage)
