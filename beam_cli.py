@@ -75,9 +75,9 @@ def shown_url(url: str) -> str:
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are UsageErrors of one line and whose help shows the module docstring and defaults."""
 
-    def __init__(self, doc: str, **kwargs: Any) -> None:
+    def __init__(self, doc: str | None, **kwargs: Any) -> None:
         super().__init__(
-            description=doc.strip(),
+            description=(doc or "").strip(),  # python -OO has no docstrings
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             **kwargs,

@@ -157,10 +157,10 @@ def say(text: str) -> None:
     bar = sys.modules.get("tqdm")
     with contextlib.suppress(OSError):
         if bar is None:
-            print(text, file=sys.stderr, flush=True)
+            sys.stderr.write(text + "\n")  # in one piece: threads may speak at once
         else:
             bar.tqdm.write(text, file=sys.stderr)
-            sys.stderr.flush()
+        sys.stderr.flush()
 
 
 def plural(n: int, noun: str) -> str:

@@ -357,6 +357,12 @@ def test_help_and_version_import_nothing_heavy(flag: str) -> None:
         assert f" {heavy} " not in loaded
 
 
+@pytest.mark.parametrize("program", ["beam_generate", "beam_judge", "beam_report", "prepare_data"])
+def test_programs_run_without_docstrings_and_assertions(program: str) -> None:
+    command = [sys.executable, "-OO", str(HERE / f"{program}.py"), "--version"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == f"{program}.py {VERSION}\n"
+
+
 # --- Bad input ------------------------------------------------------------------------------------------------------
 
 
