@@ -1,17 +1,17 @@
-"""The answers to be judged: of each question the one that counts, over one or more answers files."""
+"""The answers to be judged: of each question the one that counts, over one or more answers files, and what is known
+of these files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from beam_common import QuestionKey, UsageError, key_of, say, sha256_of_text
+from beam_common import QuestionKey, UsageError, beside, key_of, say, sha256_of_text
 from beam_log import ANSWER, counts_over, parse_line, read_lines
-
-if TYPE_CHECKING:
-    pass
+from beam_settings import load_sidecar
 
 ABSTENTION = "abstention"
 
@@ -27,7 +27,13 @@ class Answer:
     response_sha256: str
     error: str | None
     blank: bool
-    criteria: int
+    rubric: tuple[str, ...]
+
+    @property
+    def scorable(self) -> bool:
+        """Whether any criterion says something. A blank one beside others is a call all the same, so that the score is
+        the mean over the rubric as it stands."""
+        return any(item.strip() for item in self.rubric)
 
     def row(self) -> dict[str, Any]:
         """The whole row, read from the file again: long answers are not held in memory."""
@@ -85,7 +91,7 @@ def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
 def _answer(path: Path, start: int, length: int, row: dict[str, Any]) -> Answer:
     response = response_of(row)
     digest = sha256_of_text(response)
-    return Answer(key_of(row), path, start, length, digest, row.get("error"), not response.strip(), len(row["rubric"]))
+    return Answer(key_of(row), path, start, length, digest, row.get("error"), not response.strip(), tuple(row["rubric"]))
 
 
 def _better(earlier: Answer | None, later: Answer) -> Answer:
@@ -98,3 +104,61 @@ def _better(earlier: Answer | None, later: Answer) -> Answer:
             "judge them into two --output files"
         )
     return earlier
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What the scores' sidecar keeps of the answers files.
+
+
+def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_folder: Path) -> dict[str, Any]:
+    """What is known of an answers file: whose answers, about which data, how many were selected, what is in it.
+
+    Files of one name are told apart by a digest of where they lie, seen from the scores: so the record holds no path.
+    """
+    try:
+        run = load_sidecar(beside(path, ".run.json")) or {}
+    except UsageError as error:
+        say(f"warning: {error}")
+        run = {}
+    settings = run.get("settings", {})
+    own = [answer for answer in answers.values() if answer.path == path]
+    return {
+        "file": path.name,
+        "path_sha256": sha256_of_text(os.path.relpath(path.resolve(), scores_folder.resolve()))[:16],
+        "model": settings.get("model"),
+        "base_url": settings.get("base_url"),
+        "data": run.get("data"),
+        "selected": run.get("selected"),
+        "counts": {
+            "answers": len(own),
+            "unscorable": sum(not a.scorable for a in own),
+            "answers_with_error": sum(a.error is not None for a in own),
+            "empty": sum(a.blank and a.error is None for a in own),
+        },
+    }
+
+
+def with_earlier(files: Sequence[dict[str, Any]], earlier: Sequence[Any]) -> list[dict[str, Any]]:
+    """The answers files that a scores file rests on: those of earlier runs, then those named now, each once."""
+    named = {file["path_sha256"] for file in files}
+    others = [item for item in earlier if isinstance(item, dict) and item.get("path_sha256") not in named]
+    return [*others, *files]
+
+
+def summed_counts(files: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The counts of all files together; none where those of a file are not known."""
+    total: dict[str, int] = {}
+    for file in files:
+        counts = file.get("counts")
+        if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
+            return {}
+        total = {name: total.get(name, 0) + count for name, count in counts.items()}
+    return total
+
+
+def origin(files: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Whose answers are judged and to which questions, as far as known: scores of two models must not get into one file."""
+    known = [{**(file["data"] or {}), "answers_model": file["model"]} for file in files]
+    names = ("answers_model", "questions_sha256", "chats_sha256")
+    found = {name: {str(item[name]) for item in known if item.get(name)} for name in names}
+    return {name: " + ".join(sorted(values)) for name, values in found.items() if values}

@@ -107,10 +107,11 @@ class ChatsFile:
 
     def _note(self, number: int, start: int, raw: bytes) -> None:
         raw_id = _CHAT_ID.match(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw)
-        if raw_id and raw.rstrip().endswith(b"}"):  # noqa: SIM108 - clearer than one long line
-            chat_id = str(json.loads(raw_id[1]))
-        else:
-            chat_id = str(self._parse(number, raw)["chat_id"])
+        try:
+            quick = str(json.loads(raw_id[1])) if raw_id and raw.rstrip().endswith(b"}") else None
+        except ValueError:
+            quick = None
+        chat_id = str(self._parse(number, raw)["chat_id"]) if quick is None else quick
         if chat_id in self.places:
             raise UsageError(
                 f"{self.path}: chat {chat_id} stands on line {self.places[chat_id].line} and on line {number}; keep one"

@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from beam_common import (
     NO_ROOM,
@@ -56,6 +56,7 @@ def normalise_base_url(text: str, flag: str) -> str:
         user, _, password = credentials.partition(":")
         keep_secret(password or user)
         keep_secret(unquote(password or user))
+    keep_secrets_in(dict(parse_qsl(parts.query)))  # such as ?key=…
     host = f"[{host}]" if ":" in host else host
     if port is not None and port != {"http": 80, "https": 443}[scheme]:
         host += f":{port}"
@@ -152,8 +153,11 @@ def header(text: str) -> tuple[str, str]:
 
 
 def comma_list(text: str) -> list[str]:
-    """`a, b,c` as ['a', 'b', 'c']; empty parts are left out."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """`a, b,c` as ['a', 'b', 'c']; empty parts are left out, but a list of nothing else is no list: all would be meant."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise argparse.ArgumentTypeError("nothing is listed; leave the flag out to mean all")
+    return parts
 
 
 def api_key(given: str | None, variable: str, flag: str) -> str:

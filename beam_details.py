@@ -5,7 +5,7 @@ A row of the details is the one source of a score: whatever happens to the score
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +122,38 @@ def had_reply(detail: Mapping[str, Any]) -> bool:
 
 
 def still_holds(detail: Mapping[str, Any], answer: Answer, mode: str) -> bool:
-    """Whether details are about this very answer, in this mode of event_ordering."""
-    return (
-        detail["response_sha256"] == answer.response_sha256
-        and (detail.get("status") == "error") == (answer.error is not None)
-        and (answer.key[1] != ORDERING_ABILITY or detail["status"] != "judged" or detail.get("ordering") == mode)
-    )
+    """Whether details are about this very answer and rubric, in this mode of event_ordering."""
+    if detail["response_sha256"] != answer.response_sha256:
+        return False
+    if detail["status"] != "judged":
+        return (detail["status"] == "error") == (answer.error is not None)
+    criteria = [verdict.get("criterion") for verdict in detail["verdicts"]]
+    if answer.key[1] != ORDERING_ABILITY:
+        return answer.error is None and criteria == list(answer.rubric)
+    return answer.error is None and criteria == [list(answer.rubric)] and detail.get("ordering") == mode
+
+
+def ordering_modes(
+    scored: Iterable[QuestionKey], details: Mapping[QuestionKey, Mapping[str, Any]], recorded: str | None
+) -> set[str | None]:
+    """The modes that scores of event_ordering are of: what their details say, `recorded` for those without any.
+
+    None is a mode that is not known. An answer that scores 0 unjudged does so in either mode and does not count.
+    """
+    modes = set()
+    for key in scored:
+        if key[1] == ORDERING_ABILITY:
+            detail = details.get(key)
+            if detail is None or detail["status"] == "judged":
+                modes.add((detail or {}).get("ordering") or recorded)
+    return modes
+
+
+def one_mode(modes: set[str | None]) -> str | None:
+    """The mode that all are of; `mixed` for several; None where there is none or one is not known."""
+    if len(modes) > 1 and None not in modes:
+        return "mixed"
+    return next(iter(modes)) if len(modes) == 1 else None
 
 
 def essence(row: dict[str, Any]) -> dict[str, Any]:

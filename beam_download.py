@@ -7,6 +7,7 @@ its id is right. So whatever stops a download, the next one goes on from what is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import queue
@@ -14,7 +15,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ from beam_release import QUESTIONS, TRUNCATED_CHAT
 if TYPE_CHECKING:
     import httpx2
 
+    from beam_run import Progress
+
 COMMIT = "b2a3ee8ba12d68f83143dda191097dc3e028ddd3"
 MIRROR = f"https://raw.githubusercontent.com/mohammadtavakoli78/BEAM/{COMMIT}"
 MANIFEST = DATA_DIR / "release.tsv"
@@ -35,6 +38,7 @@ ATTEMPTS = 6  # in a row without progress
 LONGEST_WAIT = 60.0  # seconds between two attempts
 LONGEST_NAMED_WAIT = 300.0  # seconds, where the server says when to come back
 READ_TIMEOUT = 30.0  # seconds without a byte
+ANSWER_TIMEOUT = 60.0  # seconds until the headers of a reply are there, redirects included
 SLOWEST = 1024  # bytes a second over READ_TIMEOUT; below that a connection counts as stalled
 LARGEST = 1 << 28  # bytes; no file of the release is a quarter of that long
 PROGRESS = 1 << 16  # bytes that an attempt must bring for the count of attempts to start anew
@@ -64,6 +68,13 @@ class Refused(AttemptFailed):
 
 class NotThere(Refused):
     """The server does not have the file."""
+
+
+class NotWritten(Refused):
+    """The file cannot be written here, whoever sends it."""
+
+
+Outcome = tuple[ReleaseFile, AttemptFailed | None]  # None: it is there
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -101,7 +112,7 @@ def is_whole(path: Path, wanted: str) -> bool:
 
 
 def body_start(status: int, content_range: str, wait: float | None, held: int) -> int:
-    """Where in the file the body of a reply belongs, when `held` bytes of it were there and the rest was asked for.
+    """Where in the file the body of a reply belongs, when `held` bytes of it are there and the rest was asked for.
 
     0 says that the file starts over: the server sends all of it. Raises what another status means; `wait` is what such
     a reply asks for.
@@ -110,7 +121,7 @@ def body_start(status: int, content_range: str, wait: float | None, held: int) -
         return 0
     if status == 206:
         found = re.match(r"bytes (\d+)-", content_range)
-        if held and found and int(found[1]) == held:
+        if found and int(found[1]) == held:
             return held
         raise AttemptFailed(f"the server answered with another part of the file ({one_line(content_range, 40)!r})")
     if status == 416:
@@ -182,10 +193,39 @@ class Fetcher:
             part.replace(part.with_suffix(""))
         except httpx2.TimeoutException as error:
             raise AttemptFailed(f"no byte for {READ_TIMEOUT:g} s") from error
+        except httpx2.DecodingError as error:
+            part.unlink(missing_ok=True)  # asked for the rest of it, the server would encode that in the same way
+            raise AttemptFailed(one_line(str(error), 120)) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise AttemptFailed(one_line(str(error), 120) or type(error).__name__) from error
         except OSError as error:
-            raise Refused(f"{part} cannot be written: {error.strerror}") from error
+            raise NotWritten(f"{part} cannot be written: {error.strerror}") from error
+
+    def _answer(self, url: str, headers: Mapping[str, str]) -> httpx2.Response:
+        """The reply to a request once its headers are there.
+
+        The client's timeout counts from the last byte, so headers that drip would be waited for without end. Hence a
+        thread of its own waits for them, which is left behind when they take too long.
+        """
+        import httpx2
+
+        request = self.client.build_request("GET", url, headers=headers)
+        answer: queue.SimpleQueue[httpx2.Response | Exception] = queue.SimpleQueue()
+
+        def send() -> None:
+            try:
+                answer.put(self.client.send(request, stream=True))
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                answer.put(error)
+
+        threading.Thread(target=send, daemon=True).start()
+        try:
+            found = answer.get(timeout=ANSWER_TIMEOUT)
+        except queue.Empty:
+            raise AttemptFailed(f"no reply within {ANSWER_TIMEOUT:g} s") from None
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _receive(self, file: ReleaseFile, part: Path) -> None:
         """Append to the part what the server sends. Unbuffered, so that a kill loses nothing that has arrived."""
@@ -193,7 +233,7 @@ class Fetcher:
 
         held = size_of(part)
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={held}-"} if held else {})
-        with self.client.stream("GET", f"{self.mirror}/{file.path}", headers=headers) as response:
+        with contextlib.closing(self._answer(f"{self.mirror}/{file.path}", headers)) as response:
             wait = named_wait(response.headers, time.time())
             try:
                 start = body_start(response.status_code, response.headers.get("Content-Range", ""), wait, held)
@@ -255,7 +295,7 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
     if not todo:
         return
     waiting: queue.SimpleQueue[ReleaseFile] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[ReleaseFile, AttemptFailed | None]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     for file in todo:
         waiting.put(file)
     client = httpx2.Client(follow_redirects=True, timeout=READ_TIMEOUT)
@@ -283,12 +323,9 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
         for thread in threads:
             thread.start()
         for _ in todo:
-            while done.empty():
-                time.sleep(0.1)
-                progress.step(0)
-                progress.tick()
-            file, error = done.get()
+            file, error = next_outcome(done, progress)
             progress.step()
+            progress.tick()
             if isinstance(error, NotThere) and allow_missing:
                 say(f"warning: {file.path}: {error}; left out")
             elif error:
@@ -302,10 +339,24 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
         client.close()
 
 
+def next_outcome(done: queue.SimpleQueue[Outcome], progress: Progress) -> Outcome:
+    """Wait for the next file, whether it came or not; the display goes on meanwhile."""
+    while True:
+        try:
+            return done.get(timeout=0.1)
+        except queue.Empty:
+            progress.step(0)
+            progress.tick()
+
+
 def give_up(file: ReleaseFile, error: AttemptFailed, mirror: str) -> None:
     place = f"{shown_url(mirror)}/{file.path}"
     if isinstance(error, NotThere):
         raise UsageError(f"{place}: {error}; correct --mirror, or leave such chats out with --allow-missing") from error
+    if isinstance(error, NotWritten):
+        raise StoppedEarly(
+            f"{error}; what has arrived is kept: make room or put that right, then start again"
+        ) from error
     raise StoppedEarly(
         f"{place}: {error}; what has arrived is kept: start again to go on, with --mirror from another host, or take a "
         "checkout of the release with --src"

@@ -25,7 +25,17 @@ import openai
 
 from beam_cli import shown_url
 from beam_common import UsageError, one_line
-from beam_failure import BOM, NO_STREAM, Failure, looks_like_html, meaning, named_wait, read_error, shown
+from beam_failure import (
+    BOM,
+    NO_STREAM,
+    Failure,
+    looks_like_html,
+    meaning,
+    named_wait,
+    named_wait_inside,
+    read_error,
+    shown,
+)
 from beam_reply import EventLines, Reply, Stream, read_completion
 
 LONGEST_REPLY = 64 * 2**20  # bytes; more than any answer, so a server that never ends cannot fill the memory
@@ -93,33 +103,50 @@ class Endpoint:
         try:
             self.proxy = _proxy_for(parts.scheme, parts.hostname or "")
             http_client = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=bounds)
+        except OSError as error:
+            raise UsageError(
+                f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR name cannot be read ({one_line(str(error), 120)}); "
+                "unset these variables or let them name what is there"
+            ) from error
         except (ImportError, ValueError) as error:  # SOCKS without its package, an unknown scheme
             raise UsageError(
                 f"the proxy that the environment sets cannot be used ({one_line(str(error), 120)}); unset HTTP_PROXY, "
                 "HTTPS_PROXY and ALL_PROXY, or let them name an http:// proxy"
             ) from error
-        with _without_openai_variables():
-            self._client = openai.AsyncOpenAI(
-                api_key=api_key,
-                base_url=urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")),
-                default_query=dict(parse_qsl(parts.query, keep_blank_values=True)),
-                default_headers=dict(headers),
-                max_retries=0,
-                timeout=bounds,
-                http_client=http_client,
-            )
+        try:
+            with _without_openai_variables():
+                self._client = openai.AsyncOpenAI(
+                    api_key=api_key,
+                    base_url=urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")),
+                    default_query=dict(parse_qsl(parts.query, keep_blank_values=True)),
+                    default_headers=dict(headers),
+                    max_retries=0,
+                    timeout=bounds,
+                    http_client=http_client,
+                )
+        except httpx2.InvalidURL as error:
+            raise UsageError(
+                f"{flags.base_url} {shown_url(base_url)!r} is no URL: {one_line(str(error), 120)}"
+            ) from error
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def ask(self, body: Sequence[bytes], on_first_piece: Callable[[], None] = lambda: None) -> Reply | Failure:
-        """Send one request and read its reply; `on_first_piece` is called when the reply has begun.
+    async def ask(
+        self,
+        body: Sequence[bytes],
+        on_first_piece: Callable[[], None] = lambda: None,
+        on_sent: Callable[[], None] = lambda: None,
+    ) -> Reply | Failure:
+        """Send one request and read its reply.
+
+        `on_sent` is called when the body has gone out, `on_first_piece` when the reply has begun.
 
         No silence longer than `timeout` seconds, and three times that in all.
         """
         try:
             async with asyncio.timeout(3 * self.timeout):
-                outcome = await self._ask(body, on_first_piece)
+                outcome = await self._ask(body, on_first_piece, on_sent)
         except TimeoutError:
             outcome = Failure("retry", f"no whole reply within {3 * self.timeout:g} s")
         except openai.APITimeoutError as error:
@@ -130,13 +157,15 @@ class Endpoint:
             outcome = self._no_connection(error)
         return outcome if isinstance(outcome, Reply) else self._explained(outcome, sum(map(len, body)))
 
-    async def _ask(self, body: Sequence[bytes], on_first_piece: Callable[[], None]) -> Reply | Failure:
+    async def _ask(
+        self, body: Sequence[bytes], on_first_piece: Callable[[], None], on_sent: Callable[[], None]
+    ) -> Reply | Failure:
         length = {"Content-Length": str(sum(map(len, body))), "Content-Type": "application/json"}
         try:
             posted = await self._client.post(
                 "/chat/completions",
                 cast_to=httpx2.Response,
-                content=_slices(body),
+                content=_slices(body, on_sent),
                 options={"headers": length},
                 stream=True,
                 stream_cls=openai.AsyncStream[object],
@@ -150,7 +179,7 @@ class Endpoint:
             await response.aclose()
 
     def _refused(self, response: httpx2.Response) -> Failure:
-        wait = named_wait(response.headers, time.time())
+        wait = named_wait(response.headers, time.time()) or named_wait_inside(response.content)
         try:
             content = json.loads(response.content)
         except (ValueError, RecursionError):
@@ -255,9 +284,10 @@ class Endpoint:
         return replace(failure, text=text, way_out=way_out)
 
 
-async def _slices(body: Sequence[bytes]) -> AsyncIterator[bytes]:
+async def _slices(body: Sequence[bytes], on_sent: Callable[[], None]) -> AsyncIterator[bytes]:
     for piece in body:
         yield piece
+    on_sent()
 
 
 async def _after(start: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

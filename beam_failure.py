@@ -69,18 +69,25 @@ QUOTA_CODES = re.compile(
     r"|billing_not_active|quota_exhausted|quota_exceeded",
     re.I,
 )
-QUOTA_WORDS = re.compile(r"insufficient (balance|credit|fund)|exceeded your current quota|quota (is )?exhausted", re.I)
+QUOTA_WORDS = re.compile(
+    r"insufficient (balance|credit|fund)|(balance|credit|fund)s?( balance)? (is|are) (insufficient|too low|not enough)"
+    r"|overdue|arrear|good standing|余额不足|欠费|exceeded your current quota|quota (is )?exhausted",
+    re.I,
+)
 OVERFLOW = re.compile(
     r"context_length_exceeded|context[ _-]?length|context[ _-]window|\bn_ctx\b|exceed_context_size|context size"
     r"|(prompt|input|request) (is|was) too (long|large)|too many (input |prompt )?tokens|maximum (prompt|input) length"
     r"|exceeds? the (maximum|available|model'?s?) (number of |input |context|sequence|tokens)|max_model_len"
     r"|reduce the length of the (messages|prompt|input)|longer than the (model|maximum)|token limit exceeded"
+    r"|exceeded [\w ]{0,20}token limit|exceeds? max(imum)? length|range of input length|must be <= \d+\. given"
     r"|input[ _]?(tokens|length)[^.]{0,40}exceed",
     re.I,
 )
 HTML_PAGE = re.compile(r"<\s*(!doctype\s+html|html|head|body)\b.*", re.I | re.S)  # to its end
 STREAM_NAMED = re.compile(r"(?<![\w-])stream(_options)?(?![\w-])", re.I)
 CONTENT_FILTER = re.compile(r"content[ _-]?(filter|policy|management)|responsible ?ai ?policy|safety system", re.I)
+ECHO = re.compile(r"""['"]?\binput(_value)?['"]?\s*[:=].*""", re.S)  # of the request, as pydantic words it
+LONGEST_MESSAGE = 4000  # characters of an error that are looked at
 NO_STREAM = "the endpoint does not take a streamed request: start again with --no-stream"
 WRONG_PATH = re.compile(
     r"unexpected endpoint|unknown (endpoint|path|route|url)|no (such )?(route|endpoint|path)|(endpoint|path|route|url)"
@@ -121,6 +128,8 @@ def read_error(body: object, raw: bytes = b"") -> ErrorBody:
     counts = {name: error[name] for name in ("n_prompt_tokens", "n_ctx") if name in error}
     message = error.get("message") or error.get("detail") or error.get("msg") or error
     message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    if len(message) > LONGEST_MESSAGE:  # some servers echo the whole prompt
+        message = f"{message[: LONGEST_MESSAGE // 2]} … {message[-LONGEST_MESSAGE // 2 :]}"
     message = HTML_PAGE.sub("an HTML page", message)
     return ErrorBody(f"{message} {json.dumps(counts)}" if counts else message, code, status)
 
@@ -149,7 +158,7 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
         return Failure("retry", text, wait)
     if status in STOPPING_STATUS or 300 <= status < 400:
         return Failure("stop", text, way_out=f"status {status}")
-    if status in (400, 422) and STREAM_NAMED.search(words) and not CONTENT_FILTER.search(words):
+    if status in (400, 422) and STREAM_NAMED.search(ECHO.sub("", words)) and not CONTENT_FILTER.search(words):
         return Failure("stop", text, way_out=NO_STREAM)
     return Failure("record", text)
 
@@ -182,7 +191,7 @@ def stated_excess(message: str) -> tuple[int, int] | None:
     return (asked, allowed) if allowed else None
 
 
-NUMBER = r"\d[\d,_]{2,}"
+NUMBER = r"\d[\d,_]{2,17}"
 LIMIT_THEN_NUMBER = rf"(?:max|limit|allowed|n_ctx|context (?:length|window|size)|up to|at most)\D{{0,60}}?({NUMBER})"
 NUMBER_THEN_LIMIT = rf"({NUMBER})\D{{0,20}}(?:max|limit|allowed)"
 
@@ -206,6 +215,12 @@ def named_wait(headers: Mapping[str, str], now: float) -> float | None:
                 wait = None
         waits.append(wait)
     return max((wait for wait in waits if wait is not None and wait > 0), default=None)
+
+
+def named_wait_inside(body: bytes) -> float | None:
+    """Seconds that the body of a refusal names, as Google's RetryInfo does; None where it does not."""
+    delay = re.search(rb'"retryDelay":\s*"(\d{1,6}(?:\.\d+)?)s"', body[:100_000])
+    return float(delay[1]) or None if delay else None
 
 
 def _seconds(text: str) -> float | None:

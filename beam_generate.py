@@ -179,7 +179,9 @@ def dry_run(questions: Sequence[dict[str, Any]], builder: PromptBuilder, budget:
     ]
     if bound:
         lines.append(
-            "where tokens show -, a chat fits the budget by its length alone and was not counted: one byte holds one token at most"
+            "where tokens show -, a chat was not counted, as "
+            + ("there is no tokenizer" if budget is None else "it fits the budget by its length alone")
+            + ": a token has at least one byte"
         )
     return lines
 
@@ -265,6 +267,7 @@ class Generation:
 
     async def _attempt(self, job: Job) -> Reply | Failure:
         from beam_endpoint import encode_body, encode_json
+        from beam_failure import Failure
 
         group, question = job.group, job.item
         last = encode_json(final_message(question["question"]))
@@ -272,9 +275,11 @@ class Generation:
             for tried in range(MOST_SHRINKS + 1):
                 prompt = await self._prompt(group)
                 body = encode_body(encode_json(self.settings), prompt.pieces, last)
-                outcome = await self.endpoint.ask(body, lambda: self.run.touch(group))
+                outcome = await self.endpoint.ask(body, lambda: self.run.touch(group), lambda: self.run.sent(job))
                 if getattr(outcome, "kind", "") != "overflow" or self.args.on_overflow == "record":
                     break
+                if self.run.stopping:
+                    return Failure("retry", outcome.text)
                 if tried == MOST_SHRINKS or not self.builder.shrink(prompt, outcome.over):  # type: ignore[union-attr]
                     break
                 if group.item.prompt is prompt:
@@ -387,8 +392,10 @@ def generate(
             earlier = load_sidecar(place) if binding else None
             if earlier:
                 content["selected"] = max(int(earlier.get("selected") or 0), len(keys | recorded.keys()))
-                builder.shrunk.update(earlier.get("shrunk", {}))
-            bind_settings(place, content, binding=binding, allow_mixed=args.allow_mixed, output=args.output)
+                builder.shrunk.update({c: n for c, n in earlier.get("shrunk", {}).items() if isinstance(n, int)})
+            bind_settings(
+                place, content, binding=binding, allow_mixed=args.allow_mixed, output=args.output, adds=bool(left)
+            )
         tally = Tally(len(keys))
         for found in keys & recorded.keys():
             if _finished(recorded[found], args.retry_errors):
@@ -415,8 +422,11 @@ def generate(
 def closing(args: argparse.Namespace, tally: Tally, ended: Ended | None) -> int:
     """Say how the run ended, what is done and left, and how to go on; the exit code."""
     missing = tally.total - tally.answered - tally.failed
-    for line in tally.lines():
-        print(line)
+    try:
+        for line in tally.lines():
+            print(line)
+    except BrokenPipeError:  # the reader of stdout has gone; what the run did stays the same
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     if ended and ended.reason:
         say(f"stopped: {ended.reason}")
     if missing:
@@ -458,7 +468,7 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def parser() -> Parser:
-    p = Parser(__doc__, prog="beam_generate.py", epilog="More in README.md.")
+    p = Parser(__doc__ or "", prog="beam_generate.py", epilog="More in README.md.")
     add = p.add_argument
     add("--model", help="model name served by the endpoint (required)")
     add("--base-url", help="OpenAI-compatible base URL, such as http://localhost:8000/v1 (required)")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beam_answers import Answer, read_answers
+from beam_answers import Answer, described_answers, origin, read_answers, summed_counts, with_earlier
 from beam_cli import (
     Parser,
     api_key,
@@ -36,10 +36,22 @@ from beam_cli import (
     shown_url,
 )
 from beam_common import QuestionKey, UsageError, beside, name_of, plural, say
-from beam_details import Prompts, calls_for, detail_row, essence, had_reply, plan, score_row, still_holds, verdict
+from beam_details import (
+    Prompts,
+    calls_for,
+    detail_row,
+    essence,
+    had_reply,
+    one_mode,
+    ordering_modes,
+    plan,
+    score_row,
+    still_holds,
+    verdict,
+)
 from beam_log import DETAIL, SCORE, RowLog
 from beam_prompts import ALIGNMENT, CRITERION, ORDERING, template_from_file
-from beam_settings import bind_settings, load_sidecar, now_text, package_versions
+from beam_settings import bind_settings, load_sidecar, now_text, package_versions, save_sidecar
 
 if TYPE_CHECKING:
     import argparse
@@ -61,6 +73,7 @@ class Judging:
     answer: Answer
     verdicts: list[dict[str, Any] | None]
     parse_retries: Counter[int] = field(default_factory=Counter)
+    heard: dict[int, Reply] = field(default_factory=dict)  # of calls to be made again: the last reply, which says nothing
     counted: bool = False  # as finished, for --stop-after-failures
     landed: set[int] = field(default_factory=set)  # calls that are over, or put off
     replied: bool = False  # to any call of this run
@@ -138,8 +151,8 @@ class Judge:
             judging = Judging(answer, [None] * len(calls))
             known = self.details.rows.get(answer.key)
             if known and known["verdicts"] and still_holds(known, answer, self.prompts.mode):
-                for call, earlier in zip(calls, known["verdicts"], strict=False):
-                    if earlier.get("status") == "scored" and earlier.get("criterion") == call.criterion:
+                for call, earlier in zip(calls, known["verdicts"], strict=True):
+                    if earlier["status"] == "scored":
                         judging.verdicts[call.index] = earlier  # read before: not paid again
                         judging.landed.add(call.index)
             yield Group.of(judging, [call for call in calls if judging.verdicts[call.index] is None])
@@ -163,8 +176,13 @@ class Judge:
             level = call.read(outcome.text, outcome.finish_reason)
             if level is None and judging.parse_retries[call.index] < self.args.parse_retries:
                 judging.parse_retries[call.index] += 1
+                judging.heard[call.index] = outcome
                 return False
             self.tally.unreadable += level is None
+        elif call.index in judging.heard:
+            self.tally.unreadable += 1
+            say(f"{_named(judging.answer)}: a verdict was unreadable, and the call for another failed: {outcome.text}")
+            outcome = judging.heard[call.index]
         else:
             self.tally.failed += 1
             say(f"{_named(judging.answer)}: a call failed and counts 0: {outcome.text}")
@@ -199,9 +217,15 @@ def body_settings(args: argparse.Namespace) -> dict[str, Any]:
     return parameters(settings, args.judge_extra_json)
 
 
-def sidecar(args: argparse.Namespace, prompts: Prompts, answers: Mapping[QuestionKey, Answer]) -> dict[str, Any]:
-    """The settings of a run for the record. `settings` (but for the ordering mode) and `data` bind a later resume."""
-    files = [described_answers(Path(path), answers) for path in args.answers]
+def sidecar(
+    args: argparse.Namespace, prompts: Prompts, answers: Mapping[QuestionKey, Answer], earlier: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """The settings of a run for the record. `settings` (but for the ordering mode) and `data` bind a later resume.
+
+    `earlier`: what is on record of answers files on whose answers scores rest, too.
+    """
+    now = [described_answers(Path(path), answers, Path(args.output).parent) for path in args.answers]
+    files = with_earlier(now, earlier)
     return {
         "program": "beam_judge.py",
         "started": [now_text()],
@@ -217,14 +241,9 @@ def sidecar(args: argparse.Namespace, prompts: Prompts, answers: Mapping[Questio
             "alignment_prompt_sha256": ALIGNMENT.sha256,
             "event_ordering": prompts.mode,
         },
-        "data": origin(files),
+        "data": origin(now),
         "answers": files,
-        "counts": {
-            "answers": len(answers),
-            "unscorable": sum(not a.criteria for a in answers.values()),
-            "answers_with_error": sum(a.error is not None for a in answers.values()),
-            "empty": sum(a.blank and a.error is None for a in answers.values()),
-        },
+        "counts": summed_counts(files),
         "run": {
             "concurrency": args.concurrency,
             "max_retries": args.max_retries,
@@ -237,31 +256,43 @@ def sidecar(args: argparse.Namespace, prompts: Prompts, answers: Mapping[Questio
     }
 
 
-def described_answers(path: Path, answers: Mapping[QuestionKey, Answer]) -> dict[str, Any]:
-    """What is known of an answers file: whose answers, about which data, how many were selected."""
-    try:
-        run = load_sidecar(beside(path, ".run.json")) or {}
-    except UsageError as error:
-        say(f"warning: {error}")
-        run = {}
-    settings = run.get("settings")
-    settings = settings if isinstance(settings, dict) else {}
-    return {
-        "file": path.name,
-        "model": settings.get("model"),
-        "base_url": settings.get("base_url"),
-        "data": run.get("data"),
-        "selected": run.get("selected"),
-        "answered": sum(a.path == path and a.error is None for a in answers.values()),
-    }
+class Record:
+    """The sidecar of the scores: what is on record of earlier runs that they rest on, and what this run adds to it."""
 
+    def __init__(self, args: argparse.Namespace, scores: RowLog, details: RowLog) -> None:
+        self.args, self.scores, self.details = args, scores, details
+        self.path = beside(args.output, ".run.json")
+        self.binding = any(k not in details.rows for k in scores.rows) or any(map(had_reply, details.rows.values()))
+        self.earlier = (load_sidecar(self.path) if self.binding else None) or {}
+        mode = self.earlier.get("settings", {}).get("event_ordering")
+        self.mode: str | None = mode if mode in ("strict", "tau", "mixed") else None
 
-def origin(files: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Whose answers are judged and to which questions, as far as known: scores of two models must not get into one file."""
-    known = [{**(file["data"] or {}), "answers_model": file["model"]} for file in files]
-    names = ("answers_model", "questions_sha256", "chats_sha256")
-    found = {name: {str(item[name]) for item in known if item.get(name)} for name in names}
-    return {name: " + ".join(sorted(values)) for name, values in found.items() if values}
+    def begin(self, prompts: Prompts, answers: Mapping[QuestionKey, Answer], adds: bool) -> None:
+        """Record the settings of this run; UsageError when the scores there rest on others."""
+        known = {*self.scores.rows, *self.details.rows}
+        earlier = [] if known <= answers.keys() else self.earlier.get("answers", [])
+        content = sidecar(self.args, prompts, answers, earlier)
+        content["settings"]["event_ordering"] = one_mode(self.modes() | {prompts.mode})
+        bind_settings(
+            self.path,
+            content,
+            binding=self.binding,
+            allow_mixed=self.args.allow_mixed,
+            output=self.args.output,
+            may_change=("event_ordering",),
+            adds=adds,
+        )
+
+    def end(self, mode: str) -> None:
+        """Record the ordering mode that the scores are of by now."""
+        content = load_sidecar(self.path) or {}
+        settings = content.get("settings", {})
+        mode_now = one_mode(self.modes() or {mode})
+        if settings and settings.get("event_ordering") != mode_now:
+            save_sidecar(self.path, {**content, "settings": {**settings, "event_ordering": mode_now}})
+
+    def modes(self) -> set[str | None]:
+        return ordering_modes(self.scores.rows, self.details.rows, self.mode)
 
 
 def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey, Answer], key: str) -> int:
@@ -271,19 +302,18 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
     from beam_summary import load_run, print_lines, summary_lines
 
     chosen = list(answers.values())[: args.limit or None]
-    for answer in (a for a in chosen if not a.criteria):
+    for answer in (a for a in chosen if not a.scorable):
         say(f"warning: {_named(answer)} has no criterion in its rubric: left unscored")
-    to_score = [a for a in chosen if a.criteria]
+    to_score = [a for a in chosen if a.scorable]
     with RowLog(args.output, SCORE) as scores:
         place = beside(args.output, ".details.jsonl") if scores.regular else Path(os.devnull)
         with RowLog(place, DETAIL, essence) as details:
-            earlier_mode = None
-            if scores.regular:
-                earlier_mode = recorded_mode(args.output)
-                bind_scores(args, sidecar(args, prompts, answers), scores, details)
+            record = Record(args, scores, details)
             left, without_call, unscored = plan(
-                to_score, scores.rows, details.rows, prompts.mode, earlier_mode, args.retry_errors
+                to_score, scores.rows, details.rows, prompts.mode, record.mode, args.retry_errors
             )
+            if scores.regular:
+                record.begin(prompts, answers, adds=bool(left or without_call))
             details.append(without_call)
             scores.append([score_row(detail) for detail in [*without_call, *unscored]])
             worker, ended = Judge(args, prompts, scores, details), None
@@ -293,35 +323,14 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
                 say(f"judging {plural(len(left), 'answer')} with {where}, {args.concurrency} calls in flight{done}")
                 ended = asyncio.run(worker.go(left, len(to_score), key))
                 say(worker.tally.closing())
+            if scores.regular:
+                record.end(prompts.mode)
             scores.compact()
             details.compact()
         has_scores = scores.regular and bool(scores.rows)
     if has_scores:
         print_lines(summary_lines(load_run(args.output)))
     return closing(ended, len(left) - worker.saved)
-
-
-def recorded_mode(output: str) -> str | None:
-    """The mode of event_ordering that the output's sidecar records."""
-    try:
-        settings = (load_sidecar(beside(output, ".run.json")) or {}).get("settings")
-    except UsageError:  # no matter where it does not bind; where it does, bind_scores says so
-        return None
-    mode = settings.get("event_ordering") if isinstance(settings, dict) else None
-    return mode if isinstance(mode, str) else None
-
-
-def bind_scores(args: argparse.Namespace, content: dict[str, Any], scores: RowLog, details: RowLog) -> None:
-    """Record the settings beside the scores; UsageError when the scores there rest on others."""
-    binding = any(k not in details.rows for k in scores.rows) or any(map(had_reply, details.rows.values()))
-    bind_settings(
-        beside(args.output, ".run.json"),
-        content,
-        binding=binding,
-        allow_mixed=args.allow_mixed,
-        output=args.output,
-        may_change=("event_ordering",),
-    )
 
 
 def closing(ended: Ended | None, left: int) -> int:

@@ -63,7 +63,7 @@ def problem_of(row: object, wanted: Wanted) -> str | None:
             return f"{name!r} is {json.dumps(value, default=str)[:40]}"
         if oddity := _oddity(name, value):
             return f"{name!r} {oddity}"
-    return None
+    return _odd_detail(row) if wanted is DETAIL else None
 
 
 def _oddity(name: str, value: Any) -> str | None:
@@ -76,6 +76,23 @@ def _oddity(name: str, value: Any) -> str | None:
         return "holds something that is no text"
     if name == "verdicts" and not all(isinstance(item, dict) for item in value):
         return "holds something that is no object"
+    return None
+
+
+def _odd_detail(row: Mapping[str, Any]) -> str | None:
+    """What keeps details of the right types from giving a score; None for those that give one."""
+    if row["status"] not in ("judged", "empty", "error"):
+        return f"'status' is {json.dumps(row['status'])[:40]}"
+    if row.get("ordering") not in (None, "strict", "tau"):
+        return f"'ordering' is {json.dumps(row['ordering'])[:40]}"
+    if row["status"] == "judged" and not row["verdicts"]:
+        return "'verdicts' is empty"
+    for verdict in row["verdicts"]:
+        level, scored = verdict.get("level"), verdict.get("status") == "scored"
+        if scored and not (type(level) in (int, float) and 0 <= level <= 1):
+            return f"the level of a verdict is {json.dumps(level)[:40]}, not from 0 to 1"
+        if not scored and level is not None:
+            return f"a verdict that is not scored has the level {json.dumps(level)[:40]}"
     return None
 
 
@@ -288,7 +305,7 @@ class RowLog:
         """Whether the open file is the one that the path names."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._fd))
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def _flock(self, fd: int) -> None:
@@ -308,8 +325,8 @@ class RowLog:
             if last is not None and last.row is None:
                 damaged.append(last)
             last = line
+            ours += line.row is not None or (self.wanted is DETAIL and _has_names(line.raw, DETAIL))
             if line.row is not None:
-                ours += 1
                 self._note(line.row, line.start)
         self._size = os.fstat(self._fd).st_size
         torn = last if last is not None and last.row is None else None
@@ -370,6 +387,12 @@ class RowLog:
         self._fd = -1
 
 
+def _has_names(raw: bytes, wanted: Wanted) -> bool:
+    """Whether a damaged line still holds an object with the names of a row of the wanted kind."""
+    line = parse_line(1, 0, raw, {})
+    return line is not None and line.row is not None and wanted.keys() <= line.row.keys()
+
+
 def _could_be_ours(raw: bytes) -> bool:
     """Whether the only line of a file may be the torn beginning of a first row (or the zero bytes of a power loss).
 
@@ -378,4 +401,5 @@ def _could_be_ours(raw: bytes) -> bool:
     beginning = b'{"chat_id": '
     whole = parse_line(1, 0, raw, {})
     raw = raw.removeprefix(BOM).rstrip(b"\0\r\n")
-    return (raw.startswith(beginning) or beginning.startswith(raw)) and (whole is None or whole.row is None)
+    torn = raw.startswith(beginning) or beginning.startswith(raw) or BOM.startswith(raw)
+    return torn and (whole is None or whole.row is None)

@@ -6,14 +6,14 @@ matplotlib is optional and is imported only when a plot is asked for.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from beam_common import UsageError, write_whole
 from beam_stats import Estimate
-from beam_summary import Run, bounds, number, shortened, summary_rows
+from beam_summary import Run, bounds, number, summary_rows
+from beam_width import label, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +82,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     )  # fmt: skip
     for text, run, of_run in zip(legend.get_texts(), runs, scores, strict=True):
         # set only here, because the legend drops a label that begins with an underscore
-        text.set_text(f"{shortened(run.name, 64)}:  overall {number(of_run['overall'].mean, 3)}, {run.size}")
+        text.set_text(f"{label(run.name, 64)}:  overall {number(of_run['overall'].mean, 3)}, {run.size}")
         text.set_parse_math(False)
     figure.text(0.12 / across, 0.1 / up, "\n".join(notes), size=7, color=GREY, linespacing=1.4, parse_math=False)
     figure.text(0.12 / across, 1 - 0.16 / up, "BEAM score by ability", size=12, weight="bold", color=DARK, va="top")
@@ -98,9 +98,10 @@ def _frame(axes: Axes, places: Mapping[str, float], scores: Sequence[Mapping[str
     axes.grid(axis="x", color=LIGHT, linewidth=0.7, zorder=1)
     axes.set_axisbelow(True)
     axes.set_xticks([tick / 10 for tick in range(0, round(end * 10) + 1, 2 if end > 0.8 else 1)])
-    axes.set_yticks(list(places.values()), [name.replace("multi_s", "multi-s").replace("_", " ") for name in places])
-    for label, name in zip(axes.get_yticklabels(), places, strict=True):
-        label.set(weight="bold" if name == "overall" else "normal", parse_math=False)
+    shown = [label(name.replace("multi_s", "multi-s").replace("_", " "), 24) for name in places]
+    axes.set_yticks(list(places.values()), shown)
+    for text, name in zip(axes.get_yticklabels(), places, strict=True):
+        text.set(weight="bold" if name == "overall" else "normal", parse_math=False)
     axes.tick_params(axis="both", length=0, pad=7, labelsize=9, labelcolor=DARK)
     axes.set_xlabel("mean score with 95 % interval", size=8.5, color=DARK)
     for side in axes.spines.values():
@@ -136,7 +137,7 @@ def scale_end(estimates: Sequence[Estimate]) -> float:
 
 def small_print(runs: Sequence[Run]) -> list[str]:
     """Judge, ordering mode and what the intervals are, in lines that fit below the plot."""
-    judges = list(dict.fromkeys(run.judge for run in runs))
+    judges = list(dict.fromkeys(label(run.judge, 200) for run in runs))
     modes = list(dict.fromkeys(run.ordering for run in runs))
     chats = sorted({len({key[0] for key in run.scores}) for run in runs})
     many = "–".join(str(count) for count in dict.fromkeys((chats[0], chats[-1])))
@@ -147,4 +148,4 @@ def small_print(runs: Sequence[Run]) -> list[str]:
     )
     if chats[0] == 1:
         text += " One chat gives no interval."
-    return textwrap.wrap(text, 135)
+    return wrapped(text, 135)

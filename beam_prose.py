@@ -1,6 +1,7 @@
 """`score: X` as judges write it in prose and near-JSON: which levels a text mentions, and where one is mentioned.
 
-The last resort of reading a verdict (beam_verdict.py), and its check for a second, broken verdict beside a good one.
+The last resort of reading a verdict (beam_verdict.py), and its check for a second, broken verdict beside a good one; also
+the list of an alignment in near-JSON.
 A number that is part of something else (10, 1e5, 1,0, 0.5-1.0, 1/5, 100%) is a mention that gives no level.
 """
 
@@ -21,7 +22,7 @@ _MENTION = re.compile(
 _NUMBER = re.compile(
     r"""(?P<lead>[\s"'`*_\[(\\$]{0,40}+)
     (?P<number>[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20}))
-    (?:(?:[^\S\n]*(?:points?|pts?))?[^\S\n]*[(\[]?[^\S\n]*
+    (?:(?:[^\S\n]*(?:points?|pts?))?[*_`]{0,3}[^\S\n]*[(\[]?[^\S\n]*
        (?:/|out[ ]of|of)[^\S\n]*(?P<most>[0-9]{1,9}(?:\.[0-9]{0,9})?))?
     (?P<rest>.*)""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
@@ -45,7 +46,17 @@ _VALUE_WITHOUT_NUMBER = re.compile(r"(?:none|null|nan|true|false|inf(?:inity)?|n
 _STRING_VALUE = re.compile(
     r"""[:\[]\s*+(["'])(?!\s*+[-+.\d/ ]{1,16}\1)(?:\\.|(?!\1\s*+(?:[,}\]]|\Z)).)*+(?:\1|\Z)""", re.DOTALL
 )
-_FLAG = re.compile(r"""\b(all_present|order_correct)["'`*\\]{0,6}\s*+[:=]\s*+["'`*\\]{0,6}(\w+)""", re.IGNORECASE)
+# Near-JSON whose string values are emptied, if nothing but pairs is left of it: then they were told apart rightly.
+_ONLY_PAIRS = re.compile(
+    r"""\{(?:\s*+["']?\w++["']?\s*+:\s*+(?:\{\}|["'[]{0,2}[-+.\w/ ]{1,40}["'\]]{0,2})\s*+(?:,|(?=\})))*+\s*+\}[`\s]*+"""
+)
+# A flag as a key, as a label in Markdown or in a row of a table: `**Order correct:** no`, `| order_correct | false |`.
+_FLAG = re.compile(
+    r"""(?<![^\W_])(?<![^\W_]_)(all[_ ]?present|order[_ ]?correct)["'`*_\\]{0,6}[ \t]{0,8}[:=|]["'`*_\\(\s]{0,12}([^\s"'`*_|,;.()}]{1,20})""",
+    re.IGNORECASE,
+)
+_FLAG_NAMES = {"a": "all_present", "o": "order_correct"}
+_MATCHES = re.compile(r"""[{,]\s*+["']?matches["']?\s*+:\s*+\[([^\[\]{}]*+)\]""", re.IGNORECASE)
 
 
 def mentioned_levels(text: str, keys_only: bool = False) -> Iterator[float | None]:
@@ -81,11 +92,29 @@ def mentioned_levels(text: str, keys_only: bool = False) -> Iterator[float | Non
 def prose_verdict(text: str) -> tuple[tuple[str, float | str | None], ...] | None:
     """All levels and flags that a text mentions, as (name, value) pairs; None when it gives no score.
 
-    In near-JSON a mention inside a string value is reasoning: it can contradict the score, but it is none.
+    In near-JSON a mention inside a string value is reasoning: it is none, but where strings and keys cannot be told
+    apart for sure it can contradict the score.
     """
-    levels = list(mentioned_levels(text))
+    prose, near_json, emptied = _parts(text)
+    if not list(mentioned_levels(prose + emptied)):
+        return None
+    said = prose + (emptied if _ONLY_PAIRS.fullmatch(emptied) else near_json)
+    levels = [("score", level) for level in mentioned_levels(said)]
+    return (*levels, *((_FLAG_NAMES[flag[1][0].lower()], flag[2]) for flag in _FLAG.finditer(said)))
+
+
+def near_json_matches(text: str) -> tuple[tuple[str, list[str]], ...] | None:
+    """The list of an alignment in near-JSON, its items as texts; None without one, or where two lists differ."""
+    _, _, emptied = _parts(text)
+    found = {tuple(item.strip(" \t\r\n\"'") for item in said[1].split(",")) for said in _MATCHES.finditer(emptied)}
+    if len(found) != 1:
+        return None
+    items = list(found.pop())
+    return (("matches", items if items[-1] else items[:-1]),)  # nothing behind the last comma, or no item at all
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """The prose before the first brace, the rest, and the rest with its string values emptied; all with plain signs."""
     plain = text.translate(_PLAIN)
     brace = plain.find("{") if "{" in plain else len(plain)
-    if not list(mentioned_levels(plain[:brace] + _STRING_VALUE.sub(":{}", plain[brace:]))):
-        return None
-    return (*(("score", level) for level in levels), *((flag[1].lower(), flag[2]) for flag in _FLAG.finditer(plain)))
+    return plain[:brace], plain[brace:], _STRING_VALUE.sub(":{}", plain[brace:])

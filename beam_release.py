@@ -84,10 +84,12 @@ class JsonReader:
         while True:
             try:
                 value, end = self._parse(self._text, self._at)
-            except json.JSONDecodeError as error:
+            except ValueError as error:
                 if self._more():
                     continue
-                self.fail(f"not valid JSON: {error.msg}", error.pos)
+                if isinstance(error, json.JSONDecodeError):
+                    self.fail(f"not valid JSON: {error.msg}", error.pos)
+                self.fail("a number of too many digits")  # Python reads no integer of more than 4,300
             except RecursionError:
                 self.fail("nested too deeply")
             if _NUMBER_REST.fullmatch(self._text, end) and self._more():
@@ -228,25 +230,40 @@ def belongs(message: Mapping[str, Any]) -> bool:
 def read_questions(path: Path, chat_id: str) -> list[QuestionRow]:
     """The rows of a chat's probing questions: abilities in the order of the file, `question_index` from 0 in each.
 
-    Another shape, an unknown ability, an empty question or rubric raises a UsageError that names file and place.
+    Another shape, an ability that is unknown or there twice, an empty question or rubric raises a UsageError that names
+    file and place.
     """
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+        with open(path, "rb") as file:
+            reader = JsonReader(file.read, str(path))
+            rows = [
+                _row(question, chat_id, ability, index, f"{path}: {ability}[{index}]")
+                for ability, questions in _abilities(reader)
+                for index, question in enumerate(questions)
+            ]
+            if reader.peek():
+                reader.fail("something follows the questions")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not valid JSON: {one_line(str(error), 100)}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path}: expected an object of abilities, found {_kind(json.dumps(content))}")
-    rows: list[QuestionRow] = []
-    for ability, questions in content.items():
-        if ability not in ABILITIES:
-            raise UsageError(f"{path}: unknown ability {one_line(ability, 40)!r}; the ten are {', '.join(ABILITIES)}")
-        if not isinstance(questions, list):
-            raise UsageError(f"{path}: {ability}: expected a list of questions, found {_kind(json.dumps(questions))}")
-        for index, question in enumerate(questions):
-            rows.append(_row(question, chat_id, ability, index, f"{path}: {ability}[{index}]"))
+    except RecursionError as error:
+        raise UsageError(f"{path}: nested too deeply for questions") from error
     return rows
+
+
+def _abilities(reader: JsonReader) -> Iterator[tuple[str, list[Any]]]:
+    """Each ability of a file with its questions."""
+    if reader.peek() != "{":
+        reader.fail(f"expected an object of abilities, found {_kind(reader.peek())}")
+    known: set[str] = set()
+    for ability in reader.members():
+        if ability not in ABILITIES:
+            reader.fail(f"unknown ability {one_line(ability, 40)!r}; the ten are {', '.join(ABILITIES)}")
+        if ability in known:
+            reader.fail(f"{ability} is there twice")
+        known.add(ability)
+        if reader.peek() != "[":
+            reader.fail(f"{ability}: expected a list of questions, found {_kind(reader.peek())}")
+        yield ability, reader.value()
 
 
 def gold_answer(ability: str, question: Mapping[str, Any], rubric: Sequence[str], place: str) -> str:
@@ -327,9 +344,8 @@ def choose(known: Sequence[str], wanted: Sequence[str] | None, where: str) -> li
     if wanted is None:
         return list(known)
     unknown = [chat for chat in wanted if chat not in known]
-    if unknown or not wanted:
-        problem = f"no chat {', '.join(unknown)} in {where}" if unknown else "no chat named"
-        raise UsageError(f"--chats: {problem}; there are {', '.join(known)}")
+    if unknown:
+        raise UsageError(f"--chats: no chat {', '.join(unknown)} in {where}; there are {', '.join(known)}")
     return [chat for chat in known if chat in wanted]
 
 

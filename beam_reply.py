@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from beam_common import one_line
 from beam_failure import Failure, error_inside, read_error, shown
 
 
@@ -71,7 +72,8 @@ def _finished(text: str, finish_reason: object, usage: object) -> Reply | Failur
 def _reports_error(body: Mapping[str, Any], answered: bool) -> bool:
     """Whether a body of status 200 is an error; beside an answer only one with a code is, some gateways send empty ones."""
     if body.get("error"):
-        return not answered or read_error(body).status is not None
+        error = read_error(body)
+        return not answered or error.status is not None or error.code.strip().lower() not in ("", "0", "ok", "success")
     return not answered and bool(body.get("object") == "error" or body.get("message") or body.get("detail"))
 
 
@@ -91,7 +93,9 @@ def read_completion(body: object, wait: float | None = None) -> Reply | Failure:
         return error_inside(choice, wait)
     if not choice or not isinstance(message, dict):
         return Failure("retry", "the reply holds no choices" if not choice else "the reply holds no message")
-    return _finished(text_of(message.get("content")), choice.get("finish_reason"), body.get("usage"))
+    if not isinstance(content := message.get("content"), str | list | None):
+        return Failure("retry", f"the reply's content has an unknown shape: {one_line(json.dumps(content), 60)}")
+    return _finished(text_of(content), choice.get("finish_reason"), body.get("usage"))
 
 
 DONE = b"[DONE]"
@@ -160,6 +164,8 @@ class Stream:
         except (ValueError, RecursionError):
             self.failure = Failure("retry", f"an event of the stream is not JSON: {shown(data)}")
             return
+        if isinstance(chunk, list) and len(chunk) == 1:
+            chunk = chunk[0]
         if not isinstance(chunk, dict):
             return
         if not self.finish_reason and _reports_error(chunk, answered=bool(chunk.get("choices"))):
@@ -174,8 +180,11 @@ class Stream:
                 self.failure = error_inside(choice, self.wait)
                 return
             delta = choice.get("delta") or (None if self.begun else choice.get("message"))
-            self.begun = True
-            if isinstance(delta, dict):
+            self.begun |= "delta" in choice or isinstance(delta, dict)
+            if not isinstance(delta, dict | None):
+                self.failure = Failure("retry", f"a piece of the stream has an unknown shape: {shown(data)}")
+                return
+            if delta is not None:
                 self.parts.append(text_of(delta.get("content")))
                 self.first_piece |= bool(self.parts[-1] or delta.get("reasoning_content") or delta.get("reasoning"))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason

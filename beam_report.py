@@ -44,11 +44,10 @@ from beam_summary import (
     load_run,
     number,
     print_lines,
-    shortened,
     summary_lines,
     summary_rows,
-    wrapped,
 )
+from beam_width import WIDTH, filled, label, shortened, wrapped
 
 ALPHA = 1 - LEVEL
 # What must agree between two runs for their scores to be comparable: key in the settings, name for people.
@@ -133,7 +132,7 @@ def comparable(run: Run) -> dict[str, Any]:
 def _setting(value: Any) -> str:
     """A setting for people; of a digest its first 12 digits."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return one_line(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text), 60) or "none"
+    return label(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text), 60) or "none"
 
 
 def verdict_of(found: Difference, adjusted: float | None = None) -> str | None:
@@ -206,26 +205,26 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     for note in comparison.notes:
         lines += wrapped(f"note: {note}")
     lines += wrapped(f"verdict: {headline(comparison)}")
-    lines += ["", f"{'':26}{'difference':>10}  {'95 % interval':<16}{'pairs':>6}{'p (Holm)':>10}"]
+    lines += ["", f"{'':26}{'difference':>10}  {'95 % interval':<16}{'pairs':>6}{'p (Holm)':>9}"]
     for name, found, adjusted in comparison_rows(comparison):
-        left = name if name == "overall" else f"  {one_line(name, 24)}"
+        left = filled(name if name == "overall" else f"  {label(name, 24)}", 26)
         estimate = found.estimate
         cells = f"{number(estimate.mean, sign=True):>10}  {difference_interval(estimate):<16}{estimate.n:>6}"
         if name == "overall":
             lines += [
-                f"{left:<26}{cells}",
+                f"{left}{cells}",
                 f"exploratory (p adjusted for {plural(len(comparison.adjusted), 'comparison')}):",
             ]
         else:
             words = SHORT_VERDICTS.get(verdict_of(found, adjusted) or "", "")
-            lines.append(f"{left:<26}{cells}{p_text(adjusted):>8}  {words}".rstrip())
+            lines.append(f"{left}{cells}{p_text(adjusted):>7} {words}".rstrip())
     return lines
 
 
 def text_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[str]:
     lines: list[str] = []
     for run in runs:
-        lines += [*summary_lines(run), ""]
+        lines += [*(shortened(line, WIDTH) for line in summary_lines(run)), ""]
     for comparison in comparisons:
         lines += [*comparison_lines(comparison), ""]
     return lines[:-1]
@@ -236,8 +235,8 @@ def text_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[s
 
 
 def _cell(text: str) -> str:
-    """A name fit for a Markdown table."""
-    return re.sub(r"([\\|*<>`\[\]])", r"\\\1", text)
+    """A text fit for a Markdown table."""
+    return re.sub(r"([\\|*<>`\[\]])", r"\\\1", label(text, 1000))
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

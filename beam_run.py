@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from beam_common import StoppedEarly, plural, say
+from beam_common import StoppedEarly, UsageError, plural, say
 from beam_failure import Failure
 from beam_reply import Reply
 from beam_schedule import Group, Job, Order, Waits, backoff
@@ -53,13 +53,12 @@ class GroupCommit(Generic[Item]):
     async def _work(self) -> None:
         while self._pending:
             batch, self._pending = self._pending, []
-            try:
-                await asyncio.to_thread(self._commit, [item for item, _ in batch])
-            except StoppedEarly as error:
-                for _, future in batch:
-                    future.set_exception(error)
-            else:
-                for _, future in batch:
+            work = asyncio.to_thread(self._commit, [item for item, _ in batch])
+            (trouble,) = await asyncio.gather(work, return_exceptions=True)
+            for _, future in batch:  # whatever the trouble is: who waits for a row must learn of it
+                if isinstance(trouble, BaseException):
+                    future.set_exception(trouble)
+                else:
                     future.set_result(None)
 
 
@@ -146,7 +145,7 @@ class Run:
     ) -> None:
         self._order, self._limits, self._waits = order, limits, waits or WAITS
         self._attempt, self._settle, self._finish, self._tick = attempt, settle, finish, tick
-        self._asking: set[asyncio.Task[None]] = set()  # may be dropped
+        self._asking: dict[asyncio.Task[None], Job] = {}  # may be dropped
         self._settling: set[asyncio.Task[None]] = set()  # have an answer that is being saved
         self._waiting: list[tuple[float, int, Job]] = []
         self._serial = itertools.count()
@@ -193,10 +192,21 @@ class Run:
                 await self._settle_put_off()
         return self._stop or Ended(0)
 
+    @property
+    def stopping(self) -> bool:
+        """No further request may be sent."""
+        return self._stop is not None
+
     def touch(self, group: Group) -> None:
         """A first piece of a reply has come: the group's prefix is cached."""
         group.last_piece = time.monotonic()
         self._wake.set()
+
+    def sent(self, job: Job) -> None:
+        """The body of a job's request has gone out."""
+        job.group.leaving.discard(job)
+        if not job.group.in_progress:
+            self._wake.set()
 
     def stop(self, ended: Ended, *, drop: bool = False) -> None:
         """Send no further request; with `drop` those in flight are given up."""
@@ -222,7 +232,7 @@ class Run:
             self._sent += following.last is None
             following.sent_at = now
             task = asyncio.create_task(self._work(following))
-            self._asking.add(task)
+            self._asking[task] = following
             task.add_done_callback(self._landed)
 
     def _may_start(self, now: float) -> bool:
@@ -247,7 +257,9 @@ class Run:
 
     def _idle(self) -> bool:
         """No request is in flight or will be made again."""
-        return not (self._asking or self._waiting or self._order.due)
+        long_ago = time.monotonic() - self._waits.longest  # what hangs since an outage began holds nothing up
+        running = any(job.sent_at > long_ago for job in self._asking.values())
+        return not (running or self._waiting or self._order.due)
 
     def _pause(self) -> float | None:
         """Seconds until something is due without a request landing."""
@@ -264,11 +276,13 @@ class Run:
         return min(due)
 
     def _landed(self, task: asyncio.Task[None]) -> None:
-        self._asking.discard(task)
+        self._asking.pop(task, None)
         self._settling.discard(task)
         if not task.cancelled() and (error := task.exception()):
             if isinstance(error, StoppedEarly):
                 self.stop(Ended(1, str(error)), drop=True)
+            elif isinstance(error, UsageError):  # a damaged chat: what is in flight is paid for and may finish
+                self.stop(Ended(2, str(error)))
             else:
                 self._broken = self._broken or error
         self._wake.set()
@@ -280,7 +294,7 @@ class Run:
             outcome = await self._attempt(job)
         finally:
             self._order.landed(job)
-        self._asking.discard(task)
+        self._asking.pop(task, None)
         self._settling.add(task)  # its place is free again, and a stop lets it finish
         self._wake.set()
         await self._take(job, outcome)
@@ -325,6 +339,7 @@ class Run:
             wait = min(failure.wait, self._waits.named_once)
             self._pause_until = max(self._pause_until, now + wait)
         if failure.free and job.waited + wait <= self._waits.named_total:
+            wait = max(wait, self._waits.first)
             job.waited += wait
         else:
             job.attempts += 1

@@ -50,6 +50,7 @@ class Group:
     fresh: deque[Job] = field(default_factory=deque)  # never sent
     due: deque[Job] = field(default_factory=deque)  # to be sent again now
     flying: int = 0
+    leaving: set[Job] = field(default_factory=set)  # in flight, but their bodies have not gone out whole
     waiting: int = 0  # for their next attempt
     last_piece: float | None = None  # when a reply last showed that the prefix is cached
 
@@ -62,7 +63,7 @@ class Group:
     @property
     def in_progress(self) -> bool:
         """Opened, with a question not yet sent: what `--open-chats` counts."""
-        return bool(self.fresh)
+        return bool(self.fresh or self.leaving)
 
     @property
     def over(self) -> bool:
@@ -117,6 +118,7 @@ class Order:
     def landed(self, job: Job) -> None:
         """The job's request is over."""
         job.group.flying -= 1
+        job.group.leaving.discard(job)
 
     def again(self, job: Job) -> None:
         """Put a job that was sent before back in line."""
@@ -143,4 +145,6 @@ class Order:
         if not self._cached(group, now):
             group.last_piece = None  # this job opens the group, for the first time or after a long pause
         group.flying += 1
+        if self._opener_first:
+            group.leaving.add(job)
         return job

@@ -22,7 +22,8 @@ def load_sidecar(path: Path) -> dict[str, Any] | None:
             f"{path}: the settings of the earlier run cannot be read ({one_line(str(error), 80)}); move the file away "
             "to go on without them, or write to another --output"
         ) from error
-    shapes = {"settings": dict, "data": dict, "started": list, "mixed_with": list, "shrunk": dict, "selected": int}
+    shapes = {"settings": dict, "data": dict, "started": list, "mixed_with": list, "shrunk": dict, "selected": int,
+              "answers": list}  # fmt: skip
     if not isinstance(content, dict) or not all(isinstance(content.get(n, t()), t) for n, t in shapes.items()):
         raise UsageError(f"{path}: not the settings of a run; move the file away or write to another --output")
     return content
@@ -67,12 +68,13 @@ def bind_settings(
     allow_mixed: bool,
     output: str | Path,
     may_change: Sequence[str] = (),
+    adds: bool = True,
 ) -> None:
     """Record the settings of this run at `path`; refuse to mix them with others that an output already rests on.
 
     `binding` says that the output holds a row without an error: until then an earlier sidecar is replaced, so that a
     wrong URL does not lock out the right one. `content["settings"]` and `content["data"]` are what is compared, but for
-    the settings that `may_change`.
+    the settings that `may_change`. Where they differ and this run `adds` nothing, the record stays what it is.
     """
     content = without_secrets({"program": content["program"], "version": VERSION, **content})
     earlier = load_sidecar(path) if binding else None
@@ -86,11 +88,14 @@ def bind_settings(
                 f"{output} was made with other settings: {'; '.join(found)}. Go on with the recorded ones ({path.name}), "
                 "write to another --output, or accept a mixed file with --allow-mixed"
             )
+        if found and not adds:
+            return
         mixed = list(earlier.get("mixed_with", []))
         if found:
             mixed.append({"settings": earlier.get("settings", {}), "data": earlier.get("data", {})})
         if mixed:
             content = {**content, "mixed_with": mixed}
+        content = {**content, "data": {**earlier.get("data", {}), **content.get("data", {})}}
     save_sidecar(path, {**content, "started": started})
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_common import ABILITIES, QuestionKey, UsageError, beside, key_of, one_line, say
+from beam_details import one_mode, ordering_modes
 from beam_log import DETAIL, SCORE, read_rows
 from beam_settings import load_sidecar
 from beam_stats import Estimate, clustered_mean
@@ -146,7 +147,7 @@ def load_run(scores_path: str | Path) -> Run:
         half_points=half_points,
         counts=_counts(len(scores), details, _mapping(sidecar.get("counts"))),
         selected=sum(selected) if selected and len(selected) == len(answers) else None,
-        ordering=_ordering(details, settings),
+        ordering=_ordering(scores, details, settings),
         mixed_settings=bool(sidecar.get("mixed_with")),
         settings=settings,
         data=_digests(answers),
@@ -179,16 +180,13 @@ def _counts(scored: int, details: Mapping[QuestionKey, Mapping[str, Any]], recor
     )
 
 
-def _ordering(details: Mapping[QuestionKey, Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    """How event_ordering was scored: as the details of judged questions say, else as the settings do.
-
-    An answer that scores 0 unjudged does so in either mode, so what its details say of the mode may be outdated.
-    """
-    judged = [row for key, row in details.items() if key[1] == "event_ordering" and row.get("status") == "judged"]
-    found = [mode for mode in ("strict", "tau") if any(row.get("ordering") == mode for row in judged)]
-    if not found:
-        return settings["event_ordering"] if settings.get("event_ordering") in ("strict", "tau") else "unknown"
-    return found[0] if len(found) == 1 else "mixed"
+def _ordering(
+    scores: Mapping[QuestionKey, float], details: Mapping[QuestionKey, Mapping[str, Any]], settings: Mapping[str, Any]
+) -> str:
+    """How event_ordering was scored: as the details of judged questions say; for scores without any, as the settings do."""
+    recorded = settings.get("event_ordering")
+    recorded = recorded if recorded in ("strict", "tau", "mixed") else None
+    return one_mode(ordering_modes(scores, details, recorded) or {recorded}) or "unknown"
 
 
 def _digests(answers: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

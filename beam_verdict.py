@@ -9,16 +9,19 @@ The steps, of which the first that finds a score decides, also when what it find
 4. the last complete JSON object that carries a score, itself or exactly one object in it;
 5. "score: X" in prose or near-JSON, if all mentions agree and the length limit did not cut the reply.
 
+Beside another verdict that is broken or in one list with it, an object of step 4 counts only if they agree. Reasoning
+fields are never read. An alignment is read by the same steps, by the last one in near-JSON only.
+
 Every step takes time linear in the reply, and no reply makes a reader raise.
 """
 
 import json
 import math
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from beam_prose import mentioned_levels, prose_verdict
+from beam_prose import mentioned_levels, near_json_matches, prose_verdict
 from beam_tau import one_to_one
 from beam_tau import tau_score as tau_score
 
@@ -27,6 +30,8 @@ JsonObject = tuple[tuple[str, Any], ...]
 
 CUT_REASONS = ("length", "max_tokens", "max_output_tokens", "model_length")
 ORDERING_FLAGS = ("all_present", "order_correct")
+# Fields in which a judge explains itself: what they hold is no verdict.
+REASONING = ("reason", "reasoning", "reasoning_content", "explanation", "rationale", "analysis", "thought", "thoughts")
 FLAG_WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 # Raw line breaks in strings are let through. Integers as floats: int() refuses more than 4300 digits, float() does not.
@@ -36,6 +41,8 @@ _NOT_JSON = object()
 _MOST_RESCANS = 32
 _FAR_BEHIND = 4096
 
+_REASONING_KEY = re.compile(rf"""["'](?:{"|".join(REASONING)})["']\s*:\s*\[?\s*\Z""", re.IGNORECASE)
+_LONGEST_KEY = 80  # characters looked at before an object
 _OBJECT_START = re.compile(r'\{\s*+["}]')
 _OPEN_THINK = re.compile(r"<think(?:ing)?\s*>", re.IGNORECASE)
 _CLOSE_THINK = re.compile(r"</think(?:ing)?\s*>", re.IGNORECASE)
@@ -122,8 +129,9 @@ def _verdict(reply: str, finish_reason: str | None, key: str) -> JsonObject:
     else:
         objects = _complete_objects(text)
         found = _in_fence(text, key, was_cut) or _in_objects(text, objects, key, was_cut)
-        if found is None and key == "score" and not was_cut:
-            found = prose_verdict(_outside(text, objects, 0))
+        if found is None and not was_cut:
+            loosely: Callable[[str], JsonObject | None] = prose_verdict if key == "score" else near_json_matches
+            found = loosely(_outside(text, objects, 0))
     if found is None:
         raise _Unreadable
     return found
@@ -207,23 +215,32 @@ def _in_objects(text: str, objects: Sequence[_Found], key: str, was_cut: bool) -
     for index in reversed(range(len(objects))):
         start, end, value, outer = objects[index]
         carrier = _carrier(value, key)
-        if carrier is None:
+        if carrier is None or _REASONING_KEY.search(text[max(0, start - _LONGEST_KEY) : start]):
             continue
-        before = objects[index - 1] if index else None
-        if before and text[before.end : start].strip() == "," and _carrier(before.value, key):
-            raise _Unreadable  # neighbours in a list, not a draft and its revision
+        if any(_values(other, key) != _values(carrier, key) for other in _listed_before(text, objects, index, key)):
+            raise _Unreadable  # different ones in a list, not a draft and its revision
         if was_cut and outer is not None:
             raise _Unreadable  # the object around it might have gone on with another one
         if key == "score":
             # A broken object around this one or after it may hold the judge's real verdict: it must not say otherwise.
+            # Prose after it may say what it likes.
             level = _agreed_level(carrier)
             rest = _outside(text, objects, end)
             if outer is not None and "}" in rest:  # it went on; one that did not was a draft
                 rest = _outside(text, objects, outer)
+            rest = rest[rest.find("{") :] if "{" in rest else ""
             if any(other != level for other in mentioned_levels(rest.rstrip(), keys_only=True)):
                 raise _Unreadable
         return carrier
     return None
+
+
+def _listed_before(text: str, objects: Sequence[_Found], index: int, key: str) -> Iterator[JsonObject]:
+    """The objects with the key before one, as far as only commas separate them."""
+    while index and text[objects[index - 1].end : objects[index].start].strip() == ",":
+        index -= 1
+        if carrier := _carrier(objects[index].value, key):
+            yield carrier
 
 
 def _outside(text: str, objects: Sequence[_Found], since: int) -> str:
@@ -248,7 +265,8 @@ def _carrier(value: Any, key: str) -> JsonObject | None:
     if isinstance(value, tuple) and _values(value, key):
         return value
     if isinstance(value, tuple):
-        carriers = [child for _, child in value if isinstance(child, tuple) and _values(child, key)]
+        children = [child for name, child in value if name.strip().lower() not in REASONING]
+        carriers = [child for child in children if isinstance(child, tuple) and _values(child, key)]
     else:
         items = value if isinstance(value, list) else []
         carriers = [found for item in items if isinstance(item, tuple) and (found := _carrier(item, key))]

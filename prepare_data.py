@@ -148,7 +148,10 @@ def _check_vocabulary(folder: Path) -> bool:
         print("vocabulary: not installed")
         return True
     manifest = json.loads((folder / "manifest.json").read_bytes())
-    problem = vocabulary_problem(path.read_bytes(), manifest)
+    try:
+        problem = vocabulary_problem(path.read_bytes(), manifest)
+    except OSError as error:
+        problem = f"{path}: {error.strerror}"
     print(f"vocabulary: differs: {problem}" if problem else f"vocabulary: ok: {manifest['tokens']:,} tokens")
     return not problem
 
@@ -258,13 +261,24 @@ def refuse_misuse(args: argparse.Namespace, tag: str) -> None:
         raise UsageError("--tokenizer alone installs only the vocabulary; for the data too, add --tag or --src")
     if not args.check and not args.src and tag not in TIERS:
         raise UsageError(f"--tag {tag} is none of the release's ({', '.join(TIERS)}); another name needs --src")
-    mirror = urlsplit(args.mirror)
-    if mirror.scheme not in ("http", "https") or not mirror.hostname:
-        raise UsageError(
-            f"--mirror {one_line(args.mirror)!r} is no URL; a path is added to one such as https://host/BEAM"
-        )
+    _refuse_mirror(args.mirror)
+
+
+def _refuse_mirror(text: str) -> None:
+    """Raise UsageError for what is no URL to which a path can be added; a password in it is kept off the screen."""
+    try:
+        mirror = urlsplit(text)
+        usable = mirror.scheme in ("http", "https") and mirror.hostname
+    except ValueError:
+        usable = None
+    if not usable:
+        raise UsageError(f"--mirror {one_line(text)!r} is no URL; a path is added to one such as https://host/BEAM")
     if mirror.password:
         keep_secret(mirror.password)
+    if "?" in text or "#" in text:
+        raise UsageError(
+            f"--mirror {shown_url(text)} has a query or a fragment, but a path is added to it: leave it out"
+        )
 
 
 @command

@@ -63,13 +63,14 @@ class Counts:
 
     def __init__(self) -> None:
         self.replies: dict[str, bytes] = {}
-        self.look()
+        self.requests, self.first, self.last = 0, 0.0, 0.0
+        self.cpu = time.process_time()
 
     def look(self) -> dict[str, float]:
-        now = {"cpu": time.process_time(), "requests": getattr(self, "requests", 0)}
-        span = self.last - self.first if now["requests"] else 0.0
-        self.requests, self.first, self.last = 0, 0.0, 0.0
-        return {**now, "span": span}
+        now = time.process_time()
+        seen = {"cpu": now - self.cpu, "requests": self.requests, "span": self.last - self.first}
+        self.requests, self.first, self.last, self.cpu = 0, 0.0, 0.0, now
+        return seen
 
     def reply(self, kind: str) -> bytes:
         now = time.perf_counter()

@@ -80,7 +80,16 @@ class Place:
 
     def asking(self, events: int) -> list[str]:
         output = self.folder / f"answers{self.started}.jsonl"
-        return ["--model", "m", "--base-url", self.endpoint.url(f"stream{events}"), "--api-key", "none", "--output", str(output)]
+        return [
+            "--model",
+            "m",
+            "--base-url",
+            self.endpoint.url(f"stream{events}"),
+            "--api-key",
+            "none",
+            "--output",
+            str(output),
+        ]
 
     def ask(self, chats: str, questions: str, events: int, more: Sequence[str] = ()) -> Used:
         return self.generate(chats, questions, [*self.asking(events), *more])
@@ -159,10 +168,14 @@ def million(place: Place, chats: int, each: int) -> bool:
          f"{min(bare[EVENTS[0]])[0] / question:.2f}"],
         ["the endpoint itself", ms(min(served)), "", "", f"{min(served) / question:.2f}"],
     ]  # fmt: skip
-    print(f"{chats} chats × {each} questions of a million tokens, 16 in flight, 2 open chats, replies of {EVENTS[0]} events")
+    print(
+        f"{chats} chats × {each} questions of a million tokens, 16 in flight, 2 open chats, replies of {EVENTS[0]} events"
+    )
     print(table(["a question", "CPU ms", "wall ms", "peak MiB", "CPU ratio"], rows) + "\n")
     few = min(used.memory for used in more[EVENTS[0]])
-    budgets = [budget("CPU of the plain way over ours", min(plain)[0] / question, PLAIN_OVER_OURS, "", least_wanted=True)]
+    budgets = [
+        budget("CPU of the plain way over ours", min(plain)[0] / question, PLAIN_OVER_OURS, "", least_wanted=True)
+    ]
     for events in EVENTS:
         # The base run's few requests had replies of the first kind; its cost is once-per-chat work all but for them.
         one = (least(more[events]).cpu - least(base).cpu) / (FEW * MORE) * 1000
@@ -215,12 +228,24 @@ def ten_million(place: Place) -> bool:
         small, large = found["1m", way][0], found["10m", way][0]
         for tier in sizes:
             used, (late, clock) = found[tier, way]
-            rows.append([f"{tier}, {way}", f"{used.cpu:.1f}", f"{used.wall:.1f}", mib(used.memory), f"{ms(late)} ({ms(clock)})"])
+            rows.append(
+                [f"{tier}, {way}", f"{used.cpu:.1f}", f"{used.wall:.1f}", mib(used.memory), f"{ms(late)} ({ms(clock)})"]
+            )
         times = large.cpu / small.cpu
         grown = large.memory / small.memory
         fine &= max(times, grown) <= growth
-        rows.append([f"  times as much (data: {growth:.1f})", f"{times:.1f}", f"{large.wall / small.wall:.1f}", f"{grown:.1f}", ""])
-    print(f"{LARGE_CHATS} chats × {LARGE_QUESTIONS} questions; 10m: 20,000 messages, 40 MB a chat; 16 in flight, 2 open chats")
+        rows.append(
+            [
+                f"  times as much (data: {growth:.1f})",
+                f"{times:.1f}",
+                f"{large.wall / small.wall:.1f}",
+                f"{grown:.1f}",
+                "",
+            ]
+        )
+    print(
+        f"{LARGE_CHATS} chats × {LARGE_QUESTIONS} questions; 10m: 20,000 messages, 40 MB a chat; 16 in flight, 2 open chats"
+    )
     print(table(["run", "CPU s", "wall s", "peak MiB", "longest stall ms (by the clock)"], rows))
     print(f"nothing grows faster than the data: {verdict(fine)}")
     return fine
@@ -228,7 +253,9 @@ def ten_million(place: Place) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3, help="of each measurement; the best counts (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="of each measurement; the best counts (default: %(default)s)"
+    )
     parser.add_argument("--tier", choices=("1m", "10m"), default="1m", help="size of the chats (default: %(default)s)")
     parser.add_argument("--chats", type=int, default=35, help="(default: %(default)s)")
     parser.add_argument("--questions", type=int, default=20, help="of each chat (default: %(default)s)")

@@ -56,10 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, default=600, help="(default: %(default)s)")
     parser.add_argument("--criteria", type=int, default=4, help="of each answer (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="of each measurement; the best counts (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="of each measurement; the best counts (default: %(default)s)"
+    )
     args = parser.parse_args(argv)
     calls = args.answers * args.criteria
-    note = f"{args.answers} answers × {args.criteria} criteria, best of {args.runs}; endpoint on this machine, own process"
+    note = (
+        f"{args.answers} answers × {args.criteria} criteria, best of {args.runs}; endpoint on this machine, own process"
+    )
     print(conditions(["openai", "httpx2"], [note]) + "\n", flush=True)
     rows, fine = [], True
     with workplace() as folder, EndpointProcess() as endpoint:

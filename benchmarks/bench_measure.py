@@ -161,7 +161,9 @@ def run_child(arguments: Sequence[str], timeout: float = LONGEST_CHILD) -> Used:
                     out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace"))  # fmt: skip
 
 
-def start_child(arguments: Sequence[str], out: Any, err: Any, stdin: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+def start_child(
+    arguments: Sequence[str], out: Any, err: Any, stdin: Any = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     hosts = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1", "localhost"]))
     environment = {**os.environ, "no_proxy": hosts, "NO_PROXY": hosts}
     return subprocess.Popen([sys.executable, *arguments], stdout=out, stderr=err, stdin=stdin, env=environment)
@@ -204,7 +206,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
 
     def laid_out(line: Sequence[str]) -> str:
-        cells = [line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        cells = [line[0].ljust(widths[0])] + [
+            cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)
+        ]
         return "  ".join(cells).rstrip()
 
     rule = "  ".join("-" * width for width in widths)

@@ -28,13 +28,13 @@ import random
 import selectors
 import sys
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -174,22 +174,12 @@ class LeapingLoop(asyncio.SelectorEventLoop):
         return self.leap.now
 
 
-@contextlib.contextmanager
-def clock_of_the_driver(monotonic: Callable[[], float]) -> Iterator[None]:
-    """The driver reads the time from `time.monotonic`; give it the simulation's."""
+def leaping(setting: Setting, way: Way) -> Result:
     import beam_run
 
-    beam_run.time = SimpleNamespace(monotonic=monotonic)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        beam_run.time = time
-
-
-def leaping(setting: Setting, way: Way) -> Result:
     loop = LeapingLoop()
     try:
-        with clock_of_the_driver(loop.time):
+        with mock.patch.object(beam_run, "time", SimpleNamespace(monotonic=loop.time)):  # the driver's clock
             return loop.run_until_complete(simulate(setting, way, 1.0))
     finally:
         loop.close()
@@ -218,7 +208,12 @@ def claims(results: dict[tuple[str, str], Result]) -> list[tuple[str, bool]]:
         by_file = results[setting.name, WAYS[0].name]
         mine = default if not setting.late else WAYS[1]
         ours = results[setting.name, mine.name]
-        made.append((f"{setting.name}: {mine.name}, below file order's {by_file.seconds:,.0f} s", ours.seconds < by_file.seconds))
+        made.append(
+            (
+                f"{setting.name}: {mine.name}, below file order's {by_file.seconds:,.0f} s",
+                ours.seconds < by_file.seconds,
+            )
+        )
         fitting = [
             way for way in WAYS[1:] if way.open_chats <= setting.capacity and (not setting.late or not way.streamed)
         ]
@@ -230,10 +225,15 @@ def claims(results: dict[tuple[str, str], Result]) -> list[tuple[str, bool]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, help="in real time, seconds shortened so much (default: simulated clock)")
+    parser.add_argument(
+        "--scale", type=float, help="in real time, seconds shortened so much (default: simulated clock)"
+    )
     args = parser.parse_args(argv)
     clock = f"real time, 1:{args.scale:g}" if args.scale else "simulated clock"
-    print(conditions([], [f"{CHATS} chats × {QUESTIONS} questions, {IN_FLIGHT} in flight, decode 20–120 s, {clock}"]) + "\n")
+    print(
+        conditions([], [f"{CHATS} chats × {QUESTIONS} questions, {IN_FLIGHT} in flight, decode 20–120 s, {clock}"])
+        + "\n"
+    )
     if args.scale:
         results = in_real_time(args.scale)
     else:

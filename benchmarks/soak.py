@@ -29,14 +29,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
-from bench_measure import beside, conditions, question_rows, start_child, table, verdict, workplace, write_rows  # noqa: E402
-from scripted_endpoint import (  # noqa: E402
+from bench_measure import beside, conditions, question_rows, start_child, table, verdict, workplace, write_rows
+from scripted_endpoint import (
     Answer,
     Recorded,
     ScriptedEndpoint,
@@ -61,6 +62,8 @@ CONCURRENCY = 16
 TIMEOUT = 5  # seconds of silence that the program bears
 SHORTER = 100  # times, the waits between attempts
 OUTAGE = 0.3  # seconds
+LAST_REPLIES = 0.2  # seconds before it, for replies that are on their way
+GONE = "connection refused (times gone)"
 SLOWEST = 0.06  # seconds until a reply begins
 RARE = 4  # times at most, troubles that take seconds each
 LONGEST_RUN = 300.0  # seconds
@@ -89,11 +92,14 @@ def absent_choices() -> Answer:
 
 
 def cut_body() -> Answer:
-    return raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n" + b'{"id": "x", ' * 9)
+    return raw(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n" + b'{"id": "x", ' * 9
+    )
 
 
+STATUSES = (408, 409, 425, 429, 500, 502, 520, 522, 524, 529)
 TROUBLE: Mapping[str, Callable[[], Answer]] = {
-    **{f"status {code}": (lambda code=code: status(code)) for code in (408, 409, 425, 429, 500, 502, 520, 522, 524, 529)},
+    **{f"status {code}": partial(status, code) for code in STATUSES},
     "status 503, loading": lambda: status(503, {"error": {"message": "Loading model", "code": 503}}),
     "status 504, HTML": lambda: status(504, HTML, content_type="text/html"),
     "429, retry-after-ms": lambda: status(429, headers={"retry-after-ms": "40"}),
@@ -120,7 +126,9 @@ TROUBLE: Mapping[str, Callable[[], Answer]] = {
     "stream cut": lambda: sse(TWO_PIECES, ending="cut"),
     "stream reset": lambda: sse(TWO_PIECES, ending="reset"),
     "stream falls silent": lambda: sse(TWO_PIECES, ending="hang"),
-    "error in the stream": lambda: sse([*TWO_PIECES, {"error": {"message": "worker died", "code": 500}}], ending="none"),
+    "error in the stream": lambda: sse(
+        [*TWO_PIECES, {"error": {"message": "worker died", "code": 500}}], ending="none"
+    ),
     "event that is no JSON": lambda: sse([*TWO_PIECES, event_of("{half")], ending="none"),
 }
 TAKES_SECONDS = ("429, Retry-After 1", "silence", "stream falls silent")
@@ -161,6 +169,7 @@ class Misbehaving:
     counts: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
     good: int = 0
+    leaving: bool = False  # the endpoint is about to be gone: no more good replies, they might be cut
 
     def __call__(self, request: Recorded) -> Answer:
         with self.lock:
@@ -168,11 +177,14 @@ class Misbehaving:
             self.record.append(asked)
             moment = self.chance.uniform(0, SLOWEST)
         time.sleep(moment)
-        if asked.trouble:
-            return TROUBLE[asked.trouble]()
         with self.lock:
-            asked.replied = time.monotonic()
-            self.good += 1
+            if self.leaving and not asked.trouble:
+                asked.trouble = GONE
+            if not asked.trouble:
+                asked.replied = time.monotonic()
+                self.good += 1
+        if asked.trouble:
+            return TROUBLE.get(asked.trouble, drop)()
         return say(answer_to(request))
 
     def _trouble(self) -> str | None:
@@ -198,6 +210,7 @@ class Job:
     output: Path
     expected: int  # rows
     requests: int  # good replies that it takes at the least
+    unsaved: int  # at most so many good replies are in flight or not yet saved at a kill
     keys_of: Callable[[Mapping[str, Any]], list[Key]]  # what need not be asked again, by a row
 
 
@@ -236,9 +249,7 @@ def soak(job: Job, script: Misbehaving, port: int, kills: int) -> Outcome:
             done = {key for row in rows_of(job.output) for key in job.keys_of(row)}
             script.run, outcome.starts = outcome.starts, outcome.starts + 1
             first = len(script.record)
-            endpoint: ScriptedEndpoint | None = ScriptedEndpoint(script, port)
-            assert endpoint is not None
-            endpoint.__enter__()
+            endpoint = ScriptedEndpoint(script, port).__enter__()
             said.seek(0)
             said.truncate()
             process = start_child(job.arguments, said, said)
@@ -267,13 +278,18 @@ def gone_for_a_while(
     before = script.good
     while script.good < before + 5 and process.poll() is None:
         time.sleep(0.005)
+    script.leaving = True
+    time.sleep(LAST_REPLIES)
     endpoint.__exit__(None, None, None)
     time.sleep(OUTAGE)
-    script.counts["connection refused (times gone)"] += 1
+    script.counts[GONE] += 1
+    script.leaving = False
     return ScriptedEndpoint(script, port).__enter__()
 
 
-def watch(process: subprocess.Popen[bytes], script: Misbehaving, goal: int | None, chance: random.Random) -> float | None:
+def watch(
+    process: subprocess.Popen[bytes], script: Misbehaving, goal: int | None, chance: random.Random
+) -> float | None:
     """Wait for the program; kill it soon after so many good replies. When it was killed, None when it ended by itself."""
     until = time.monotonic() + LONGEST_RUN
     while process.poll() is None:
@@ -321,7 +337,15 @@ def generation(folder: Path, port: int, questions: int) -> Job:
         "--model", "m", "--base-url", f"http://127.0.0.1:{port}/v1", "--api-key", "none", "--output", str(output),
         "--timeout", str(TIMEOUT), "--concurrency", str(CONCURRENCY),
     ]  # fmt: skip
-    return Job("beam_generate.py", arguments, output, questions, questions, lambda row: [(row["question"], "")])
+    return Job(
+        "beam_generate.py",
+        arguments,
+        output,
+        questions,
+        questions,
+        2 * CONCURRENCY,
+        lambda row: [(row["question"], "")],
+    )
 
 
 def judgement(folder: Path, port: int, answers: Path) -> Job:
@@ -343,7 +367,8 @@ def judgement(folder: Path, port: int, answers: Path) -> Job:
         "--timeout", str(TIMEOUT), "--concurrency", str(CONCURRENCY),
     ]  # fmt: skip
     calls = sum(1 if row["question_type"] == "event_ordering" else 2 for row in rows)
-    return Job("beam_judge.py", arguments, output, len(rows), calls, keys_of)
+    # A question is saved when its last verdict is there: two for each place, and what is being saved.
+    return Job("beam_judge.py", arguments, output, len(rows), calls, 3 * CONCURRENCY, keys_of)
 
 
 def right(row: Mapping[str, Any]) -> bool:
@@ -359,7 +384,6 @@ def report(job: Job, outcome: Outcome, script: Misbehaving, kills: int, seconds:
     identities = Counter((str(r["chat_id"]), r["question_type"], int(r["question_index"])) for r in rows)
     good = sum(a.replied is not None for a in script.record)
     bad = sum(a.trouble is not None for a in script.record)
-    most = 2 * CONCURRENCY
     claims = [
         (f"the last start ended with exit code 0 ({outcome.last_code})", outcome.last_code == 0),
         (f"killed {len(outcome.wasted)} times of {kills}", len(outcome.wasted) == kills),
@@ -367,8 +391,8 @@ def report(job: Job, outcome: Outcome, script: Misbehaving, kills: int, seconds:
         (f"every question exactly once ({len(identities):,} different)", len(identities) == len(rows) == job.expected),
         ("every row holds what the endpoint answered", all(map(right, rows))),
         (f"nothing that was on disk or answered was asked again ({len(outcome.asked_again)})", not outcome.asked_again),
-        (f"at each kill at most {most} good replies were in flight or not yet saved", all(
-            lost + flying <= most for lost, flying in zip(outcome.wasted, outcome.in_flight, strict=True))),
+        (f"at each kill at most {job.unsaved} good replies were in flight or not yet saved", all(
+            lost + flying <= job.unsaved for lost, flying in zip(outcome.wasted, outcome.in_flight, strict=True))),
     ]  # fmt: skip
     print(f"{job.name}: {len(script.record):,} requests in {outcome.starts} starts, {good:,} good replies, {bad:,} times "
           f"trouble ({bad / max(len(script.record), 1):.0%}), {seconds:.0f} s")  # fmt: skip

@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -97,7 +98,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif fault == "other range":
             self.reply(206, content[5:], {"Content-Range": f"bytes 5-{len(content) - 1}/{len(content)}"})
         elif fault == "bad gzip":
-            self.reply(200, content, {"Content-Encoding": "gzip"})
+            self.reply(206 if asked else 200, content, {"Content-Encoding": "gzip", **self.range_of(content, asked)})
+        elif fault == "unasked range":
+            self.reply(206, content, self.range_of(content, "bytes=0-"))
+        elif fault == "dripping headers":
+            self.drip()
         else:
             self.serve(content, asked if fault != "no ranges" else "", fault)
 
@@ -106,7 +111,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if start and start >= len(content):
             self.reply(416, b"", {"Content-Range": f"bytes */{len(content)}"})
             return
-        headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
+        headers = self.range_of(content, asked)
         body = content[start:]
         if fault not in ("cut", "stall", "trickle", "hold"):
             self.reply(206 if start else 200, body, headers)
@@ -122,6 +127,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
             for byte in body[half : half + 40]:
                 self.wfile.write(bytes([byte]))
                 time.sleep(0.05)
+        self.close_connection = True
+
+    def range_of(self, content: bytes, asked: str) -> dict[str, str]:
+        """The header that says which part of the content comes, when a part was asked for."""
+        start = asked.removeprefix("bytes=").removesuffix("-")
+        return {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if asked else {}
+
+    def drip(self) -> None:
+        """Headers without end, a byte at a time."""
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+        while not self.mirror.release.wait(0.02):
+            self.wfile.write(b"x")
         self.close_connection = True
 
     def reply(self, status: int, body: bytes, headers: Mapping[str, str] | None = None, announced: int = -1) -> None:
@@ -255,6 +272,7 @@ def test_which_files(chats: Sequence[str], prefer_truncated: bool, expected: lis
         pytest.param(200, "", 70, 0, id="ranges ignored: starts over"),
         pytest.param(206, "bytes 70-99/100", 70, 70, id="goes on"),
         pytest.param(206, "bytes 70-99/*", 70, 70, id="goes on, length unknown"),
+        pytest.param(206, "bytes 0-99/100", 0, 0, id="a range that nobody asked for, from the start"),
     ],
 )
 def test_where_a_body_belongs(status: int, content_range: str, held: int, start: int) -> None:
@@ -265,6 +283,7 @@ def test_where_a_body_belongs(status: int, content_range: str, held: int, start:
     ("status", "content_range", "kind"),
     [
         pytest.param(206, "bytes 0-99/100", AttemptFailed, id="206 from the start"),
+        pytest.param(206, "bytes 71-99/100", AttemptFailed, id="206 from further on"),
         pytest.param(206, "", AttemptFailed, id="206 without range"),
         pytest.param(416, "bytes */50", AttemptFailed, id="416"),
         pytest.param(429, "", AttemptFailed, id="429"),
@@ -308,6 +327,10 @@ def test_wait(failures: int, asked: float | None, least: float, most: float) -> 
         pytest.param(["HTML"], "an HTML page", ["", ""], id="HTML with status 200"),
         pytest.param(["503", "500"], "HTTP 500", ["", "", ""], id="503 and 500"),
         pytest.param(["bad gzip"], "attempt 2 of 6", ["", ""], id="a content encoding that is none"),
+        pytest.param(
+            ["cut", "bad gzip"], "attempt 3 of 6", ["", "half", ""], id="cut, then an encoding that is none: all anew"
+        ),
+        pytest.param(["unasked range"], "", [""], id="206 for all of it, which was not asked for"),
         pytest.param(["redirect"], "", [""], id="redirect is followed"),
         pytest.param(["loop"] * 21, "redirect", [""] * 22, id="redirect in circles"),
         pytest.param(["cut"], "attempt 2 of 6", ["", "half"], id="cut, then resumed"),
@@ -365,6 +388,21 @@ def test_slow_server(
     assert named in capsys.readouterr().err
 
 
+def test_headers_that_drip(
+    mirror: Mirror,
+    tmp_path: Path,
+    waits: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The silence between two bytes stays short, so only a bound on the whole wait ends it."""
+    monkeypatch.setattr(beam_download, "ANSWER_TIMEOUT", 0.3)
+    mirror.faults[CHAT] = ["dripping headers"]
+    fetch_all(RELEASE[:1], mirror.url, tmp_path, allow_missing=False)
+    assert (tmp_path / CHAT).read_bytes() == SMALL[CHAT]
+    assert f"{CHAT}: no reply within 0.3 s; attempt 2 of 6" in capsys.readouterr().err
+
+
 def test_a_wait_that_the_server_names(mirror: Mirror, tmp_path: Path, waits: list[float]) -> None:
     mirror.faults[CHAT] = ["429 with a wait"]
     fetch_all(RELEASE, mirror.url, tmp_path, allow_missing=False)
@@ -416,11 +454,18 @@ def test_not_there(mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"warning: {CHAT}: HTTP 404" in capsys.readouterr().err
 
 
+def let_go(mirror: Mirror) -> None:
+    """Once four requests are held, wait a little for a fifth, which should not come, then answer them."""
+    wait_until(lambda: mirror.now == 4)
+    time.sleep(0.1)
+    mirror.release.set()
+
+
 def test_four_at_a_time(tmp_path: Path) -> None:
     files = {f"chats/1M/{n}/chat.json": bytes([n]) * 1000 for n in range(12)}
     for mirror in serving(files):
         mirror.faults = {name: ["hold"] for name in list(files)[:4]}
-        threading.Timer(0.5, mirror.release.set).start()
+        threading.Thread(target=let_go, args=(mirror,)).start()
         fetch_all([ReleaseFile(name, git_id(content)) for name, content in files.items()], mirror.url, tmp_path, False)
         assert mirror.most_at_once == 4
         assert names(tmp_path) == set(files)
@@ -466,8 +511,23 @@ def test_a_file_that_never_ends(tmp_path: Path, waits: list[float], monkeypatch:
 
 def test_cache_that_cannot_be_written(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "chats").write_text("a file where the folder should be")
-    with pytest.raises(StoppedEarly, match="cannot be written"):
+    with pytest.raises(StoppedEarly, match="cannot be written") as caught:
         fetch_all(RELEASE, mirror.url, tmp_path, allow_missing=False)
+    assert "--mirror" not in str(caught.value), "another host is no help"
+
+
+def test_a_disk_that_is_full(mirror: Mirror, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(StoppedEarly, match=r"cannot be written: File too large; .*make room") as caught:
+            fetch_all(RELEASE[:1], mirror.url, tmp_path, allow_missing=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "--mirror" not in str(caught.value), "another host is no help"
+    fetch_all(RELEASE[:1], mirror.url, tmp_path, allow_missing=False)
+    assert mirror.asked(CHAT) == ["", "bytes=100000-"]
+    assert (tmp_path / CHAT).read_bytes() == SMALL[CHAT]
 
 
 def test_a_proxy_from_the_environment(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,6 +592,10 @@ def test_missing_on_the_server(
         pytest.param(["--tag", "../1m", "--src", "."], ["--tag"], id="a tag that is a path"),
         pytest.param(["--mirror", "ftp://host/x"], ["--mirror"], id="no web address"),
         pytest.param(["--mirror", "host/x"], ["--mirror"], id="no scheme"),
+        pytest.param(["--mirror", "http://[host/x"], ["--mirror"], id="half an address"),
+        pytest.param(["--mirror", "http://host/x?token=1"], ["--mirror http://host/x has a query"], id="query"),
+        pytest.param(["--mirror", "http://host/x?"], ["--mirror http://host/x has a query"], id="empty query"),
+        pytest.param(["--mirror", "http://host/x#y"], ["--mirror http://host/x has a query or a fragment"], id="fragment"),
         pytest.param(["--chats", ","], ["--chats"], id="no chat"),
     ],
 )
@@ -547,8 +611,9 @@ def test_bad_usage(arguments: list[str], named: list[str], tmp_path: Path, capsy
 # Real processes, stopped in the middle.
 
 PROGRAM = """
-import pathlib, sys
-import prepare_data
+import pathlib, sys, time
+import beam_download, prepare_data
+beam_download.pause = lambda seconds: time.sleep(min(seconds, 0.05))
 prepare_data.MANIFEST = pathlib.Path(sys.argv[1])
 sys.exit(prepare_data.main(sys.argv[2:]))
 """
@@ -631,7 +696,7 @@ def test_the_release_with_faults_and_kills_equals_the_checkout(tmp_path: Path) -
         for faults in (
             {
                 "chats/1M/3/chat.json": ["503", "hold"],
-                "chats/1M/6/chat.json": ["503"] * 5,
+                "chats/1M/6/chat.json": ["503"] * 5 + ["hold"],
                 "chats/1M/8/chat.json": ["HTML"],
                 "chats/1M/6/probing_questions/probing_questions.json": ["HTML", "redirect"],
             },

@@ -285,6 +285,7 @@ def test_json_in_pieces_reads_as_in_one(value: Any, piece: int, indent: int | No
         (b"{a: 1}", "expected a key (character 2)"),
         (b'["abc', "not valid JSON: Unterminated string starting at (character 2)"),
         (b'["a\nb"]', "not valid JSON: Invalid control character at (character 4)"),
+        (b"[" + b"1" * 5000 + b"]", "a number of too many digits (character 2)"),
         (b'["\xff"]', "not UTF-8"),
         (b'["\xe5\xa5', "not UTF-8"),
     ],
@@ -294,6 +295,13 @@ def test_bad_json_names_the_place(text: bytes, problem: str, piece: int) -> None
         walk(reader_of(text, piece))
     assert str(caught.value).startswith("file.json: ")
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("piece", [1000, 10_000])
+def test_a_fraction_may_have_any_number_of_digits(piece: int) -> None:
+    """Python limits the digits of integers only, and the first pieces of this look like one."""
+    assert walk(reader_of(b"[" + b"1" * 300 + b"." + b"1" * 5000 + b"]", piece)) == [float("1" * 300)]
+    assert walk(reader_of(b"[" + b"0." + b"1" * 5000 + b", " + b"1" * 5000 + b"e-5000]", piece)) == [1 / 9, 1 / 9]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -323,10 +331,27 @@ BAD_CHATS = [
         [{"turns": [[{"role": "system", "content": "a"}]]}], "2/chat.json: no message of a user", id="only system"
     ),
     pytest.param(b'[{"turns": ' + b"[" * 100_000, "2/chat.json: nested too deeply", id="nested without end"),
+    pytest.param(
+        b'[{"turns": [[{"role": "user", "content": ' + b"1" * 5000 + b"}]]}]",
+        "2/chat.json: a number of too many digits (character 15)",
+        id="a number that Python does not read",
+    ),
 ]
 QUESTIONS_FILE = "2/probing_questions/probing_questions.json: "
 BAD_QUESTIONS = [
-    pytest.param(b"{", QUESTIONS_FILE + "not valid JSON", id="cut"),
+    pytest.param(b"{", QUESTIONS_FILE + "ends in the middle (character 2)", id="cut"),
+    pytest.param(b'{"abstention": [}', QUESTIONS_FILE + "not valid JSON: Expecting value (character 17)", id="no JSON"),
+    pytest.param(b"{} {}", QUESTIONS_FILE + "something follows the questions (character 4)", id="something follows"),
+    pytest.param(
+        b'{"abstention": [{"question": ' + b"1" * 5000 + b"}]}",
+        QUESTIONS_FILE + "a number of too many digits (character 16)",
+        id="a number that Python does not read",
+    ),
+    pytest.param(
+        b'{"abstention": [], "summarization": [], "abstention": []}',
+        QUESTIONS_FILE + "abstention is there twice (character 54)",
+        id="an ability twice",
+    ),
     pytest.param([], QUESTIONS_FILE + "expected an object of abilities, found a list", id="a list"),
     pytest.param({"telepathy": []}, QUESTIONS_FILE + "unknown ability 'telepathy'", id="unknown ability"),
     pytest.param({"abstention": {}}, QUESTIONS_FILE + "abstention: expected a list of questions", id="no list"),
@@ -382,9 +407,7 @@ def test_bad_input(files: dict[str, Any], problem: str, tmp_path: Path, capsys: 
         pytest.param(lambda folder: folder.parent, [], "holds no chat directories", id="the folder above"),
         pytest.param(lambda folder: folder / "1", [], "is a single chat", id="a chat"),
         pytest.param(lambda folder: folder, ["--chats", "1,7"], "--chats: no chat 7 in", id="unknown chat"),
-        pytest.param(
-            lambda folder: folder, ["--chats", ","], "--chats: no chat named; there are 1, 2", id="no chat named"
-        ),
+        pytest.param(lambda folder: folder, ["--chats", ","], "--chats: nothing is listed", id="no chat named"),
     ],
 )
 def test_bad_source(
@@ -395,7 +418,7 @@ def test_bad_source(
     screen = capsys.readouterr().err
     assert problem in screen
     assert screen.count("\n") == 1
-    assert not list((tmp_path / "out").iterdir())
+    assert not list((tmp_path / "out").glob("*"))
 
 
 @pytest.mark.parametrize(
@@ -611,6 +634,14 @@ def test_check_of_what_differs(sample: Path, tokenizer: Path, capsys: pytest.Cap
     assert "vocabulary: differs: bytes expected 22, found 14; SHA-256 expected " in screen
 
 
+def test_check_of_a_vocabulary_that_cannot_be_read(
+    sample: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tokenizer / "tiktoken.model").mkdir()
+    assert check(sample) == 1
+    assert f"\nvocabulary: differs: {tokenizer / 'tiktoken.model'}: Is a directory\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
@@ -622,6 +653,11 @@ def test_check_of_what_differs(sample: Path, tokenizer: Path, capsys: pytest.Cap
         ),
         pytest.param(
             lambda path: path.write_bytes(gzip.compress(b'{"id": 1}')), "'id' is no key of a chat", id="other key"
+        ),
+        pytest.param(
+            lambda path: path.write_bytes(gzip.compress(b'{"chat_id": ' + b"1" * 5000 + b"}")),
+            "beam_sample_chats.jsonl.gz: a number of too many digits (character 13)",
+            id="a number that Python does not read",
         ),
     ],
 )
