@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -128,7 +129,10 @@ class Tally:
         return f"{self.tokens['cached'] / of:.1%}" if of else "not reported"
 
     def status(self) -> str:
-        return f"{self.failed:,} failed, {self.empty:,} empty, {self.tokens['prompt']:,} tokens in, cached {self.cached_share()}"
+        from beam_run import short_count
+
+        tokens = short_count(self.tokens["prompt"])
+        return f"cached {self.cached_share()}, {tokens} tokens in, {self.failed:,} failed, {self.empty:,} empty"
 
     def lines(self) -> list[str]:
         """The closing statement."""
@@ -402,14 +406,15 @@ def generate(
                 tally.add_row(recorded[found])
         done = len(questions) - len(left)
         if done:
-            say(f"{args.output}: {plural(done, 'question')} of the selection done already, {len(left):,} to go")
+            failed = f" ({tally.failed:,} with an error, which --retry-errors asks again)" if tally.failed else ""
+            say(f"{args.output}: {plural(done, 'question')} of the selection done already{failed}, {len(left):,} to go")
         ended = None
         if left:
             gc.freeze()  # what is loaded by now stays, the vocabulary above all: collections need not walk it again
             chats_left = len({str(q["chat_id"]) for q in left})
             say(
-                f"asking {plural(len(left), 'question')} about {plural(chats_left, 'chat')} at {shown_url(args.base_url)}, "
-                f"{args.concurrency} in flight"
+                f"{now_text()} asking {plural(len(left), 'question')} about {plural(chats_left, 'chat')} at "
+                f"{shown_url(args.base_url)}, {args.concurrency} in flight"
             )
             ended = asyncio.run(Generation(args, builder, log, tally).go(left, done, key))
         if builder.shrunk and log.regular:
@@ -431,13 +436,16 @@ def closing(args: argparse.Namespace, tally: Tally, ended: Ended | None) -> int:
         say(f"stopped: {ended.reason}")
     if missing:
         failed = f", {tally.failed:,} recorded with an error" if tally.failed else ""
-        say(f"{tally.answered:,} answered{failed}, {missing:,} left; start the same command again to go on")
+        again = "" if ended and "--retry-errors" in ended.reason else "; start the same command again to go on"
+        say(f"{tally.answered:,} answered{failed}, {missing:,} left{again}")
         return ended.code if ended and ended.code else 1
     if tally.failed:
         say(
             f"{plural(tally.failed, 'question')} recorded with an error; each scores 0 unless --retry-errors asks again and gets "
             f"an answer: {args.output}"
         )
+    elif args.output != os.devnull:
+        say(f"next: python beam_judge.py --answers {shlex.quote(args.output)} --judge-model … --judge-base-url …")
     return ended.code if ended and ended.code > 1 else 0
 
 

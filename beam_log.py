@@ -88,11 +88,10 @@ def _odd_detail(row: Mapping[str, Any]) -> str | None:
     if row["status"] == "judged" and not row["verdicts"]:
         return "'verdicts' is empty"
     for verdict in row["verdicts"]:
-        level, scored = verdict.get("level"), verdict.get("status") == "scored"
-        if scored and not (type(level) in (int, float) and 0 <= level <= 1):
-            return f"the level of a verdict is {json.dumps(level)[:40]}, not from 0 to 1"
-        if not scored and level is not None:
-            return f"a verdict that is not scored has the level {json.dumps(level)[:40]}"
+        level, status = verdict.get("level", "missing"), verdict.get("status")
+        is_level = type(level) in (int, float) and 0 <= level <= 1
+        if not (is_level if status == "scored" else level is None and status in ("unreadable", "failed")):
+            return f"a verdict has the level {json.dumps(level)[:40]} and the status {json.dumps(status)[:40]}"
     return None
 
 

@@ -27,6 +27,7 @@ from beam_schedule import Group, Job, Order, Waits, backoff
 WAITS = Waits()
 FAILURES_OF_AN_OUTAGE = 4  # attempts in a row
 PROGRESS_SECONDS = 30.0  # between two plain progress lines
+BAR_FORMAT = "{percentage:3.0f}%|{bar:8}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"  # fits 80 columns
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -77,7 +78,9 @@ class Progress:
         if sys.stderr.isatty():
             import tqdm
 
-            self._bar = tqdm.tqdm(total=total, initial=done, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True)
+            self._bar = tqdm.tqdm(
+                total=total, initial=done, bar_format=BAR_FORMAT, postfix=status(), file=sys.stderr, dynamic_ncols=True
+            )
 
     def step(self, n: int = 1) -> None:
         self._done += n
@@ -86,9 +89,11 @@ class Progress:
             self._bar.update(n)
 
     def tick(self) -> None:
-        """Show a plain line if one is due."""
+        """Show a plain line if one is due; bring a bar up to date."""
         now = time.monotonic()
-        if self._bar is None and now - self._shown >= PROGRESS_SECONDS:
+        if self._bar is not None:
+            self._bar.refresh()
+        elif now - self._shown >= PROGRESS_SECONDS:
             self._shown = now
             new = self._done - self._first_done
             left = (now - self._started) / new * (self._total - self._done) if new else None
@@ -98,6 +103,14 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def short_count(n: int) -> str:
+    """`950`, `12.3k`, `34.9M`, for lines without much room."""
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if n >= size:
+            return f"{n / size:.1f}{unit}"
+    return str(n)
 
 
 def _duration(seconds: float) -> str:
@@ -161,6 +174,7 @@ class Run:
         self._failed = 0
         self._failed_in_a_row = 0  # attempts
         self._failing_since = 0.0
+        self._next_note_at = 0.0  # about a failed attempt
         self._stopped_by_failures = False
         self._wave = 0  # of new jobs sent into an outage
         self._wave_left = 0
@@ -266,7 +280,7 @@ class Run:
         now = time.monotonic()
         if self._stop:
             return PROGRESS_SECONDS
-        due = [PROGRESS_SECONDS]
+        due = [PROGRESS_SECONDS, self._waits.longest]  # the latter for what hangs: see _idle
         if self._waiting:
             due.append(max(self._waiting[0][0] - now, 0.0))
         if now < self._pause_until:
@@ -334,6 +348,9 @@ class Run:
         now, wait, job.last = time.monotonic(), 0.0, failure
         if not self._failed_in_a_row:
             self._failing_since = now
+            if now >= self._next_note_at:
+                self._next_note_at = now + PROGRESS_SECONDS
+                say(f"an attempt failed and is made again, up to {self._limits.max_retries} in all: {failure.text}")
         self._failed_in_a_row += 1
         if failure.wait is not None:
             wait = min(failure.wait, self._waits.named_once)

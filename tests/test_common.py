@@ -682,3 +682,13 @@ def test_streams_of_tests_without_a_file_are_fine(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stderr", out := io.StringIO())
     say("hello")
     assert out.getvalue() == "hello\n"
+
+
+def test_a_key_glued_to_other_characters_is_hidden_too() -> None:
+    keep_secret("sk-0123456789abcdef")
+    assert "sk-0123" not in redacted(r"Bearer\nsk-0123456789abcdef\tx")
+
+
+def test_a_key_in_the_query_of_a_base_url_is_a_secret() -> None:
+    beam_cli.normalise_base_url("https://host/v1?key=AIzaSyAbcdefgh&version=2", "--base-url")
+    assert redacted("refused: key AIzaSyAbcdefgh, version 2") == "refused: key [hidden], version 2"

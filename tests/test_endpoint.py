@@ -1082,3 +1082,88 @@ def test_unusable_proxy_is_a_usage_error(proxy: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HTTP_PROXY", proxy)
     with pytest.raises(UsageError, match="HTTP_PROXY"):
         client("http://127.0.0.1:9/v1")
+
+
+# --- More dialects --------------------------------------------------------------------------------------------------
+
+
+def refusal(status: int, message: str, **fields: Any) -> Failure:
+    return meaning(status, read_error({"error": {"message": message, **fields}}))
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        pytest.param(400, "Your credit balance is too low to access the API.", id="anthropic"),
+        pytest.param(400, "Access denied, please make sure your account is in good standing.", id="dashscope"),
+        pytest.param(403, "Sorry, your account balance is insufficient", id="siliconflow"),
+        pytest.param(403, "The request failed because your account has an overdue balance.", id="volcano"),
+        pytest.param(429, "您的账户已欠费，请充值后重试", id="zhipu-arrears"),
+        pytest.param(429, "账户余额不足", id="zhipu-balance"),
+    ],
+)
+def test_an_empty_account_stops_whatever_its_words(status: int, message: str) -> None:
+    assert refusal(status, message).kind == "stop"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)",
+        "Prompt exceeds max length",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens",
+        "Range of input length should be [1, 129024]",
+    ],
+    ids=["moonshot", "zhipu", "tgi", "dashscope"],
+)
+def test_an_overflow_is_known_by_its_words(message: str) -> None:
+    assert refusal(400, message).kind == "overflow"
+
+
+def test_the_request_echoed_in_a_refusal_does_not_count_as_its_words() -> None:
+    detail = [{"type": "extra_forbidden", "loc": ["body", "x"], "msg": "Extra inputs", "input": {"stream": True}}]
+    assert meaning(400, read_error({"detail": str(detail)})).kind == "record"
+
+
+def test_a_prompt_echoed_in_a_refusal_is_not_looked_through() -> None:
+    failure = refusal(400, "no: " + "word " * 10**6 + "; the end")
+    assert len(failure.text) < 5000
+    assert failure.text.endswith("the end")
+
+
+def test_a_number_beyond_all_reason_is_no_token_count() -> None:
+    assert stated_excess(f"maximum context length is {'9' * 5000} tokens") is None
+
+
+@pytest.mark.parametrize(
+    ("chunk", "kind"),
+    [
+        pytest.param({"choices": [{"delta": {}}], "error": {"code": "provider_gone", "message": "x"}}, "retry", id="unmapped"),
+        pytest.param([{"error": {"code": 503, "message": "overloaded"}}], "retry", id="list-wrapped-503"),
+        pytest.param([{"error": {"code": 401, "message": "key"}}], "stop", id="list-wrapped-401"),
+        pytest.param({"choices": [{"index": 0, "delta": "text"}]}, "retry", id="delta-a-text"),
+    ],
+)  # fmt: skip
+def test_what_breaks_a_stream_after_text_leaves_no_partial_answer(chunk: Any, kind: str) -> None:
+    stream = Stream()
+    stream.take(b'{"choices": [{"index": 0, "delta": {"content": "par"}}]}')
+    stream.take(json.dumps(chunk).encode())
+    stream.take(b"[DONE]")
+    outcome = stream.result()
+    assert isinstance(outcome, Failure)
+    assert outcome.kind == kind
+
+
+def test_pieces_of_another_interface_are_no_empty_answer() -> None:
+    stream = Stream()
+    stream.take(b'{"choices": [{"index": 0, "text": "hi", "finish_reason": "stop"}]}')
+    stream.take(b"[DONE]")
+    assert isinstance(stream.result(), Failure)
+    assert isinstance(read_completion({"choices": [{"message": {"content": {"a": 1}}}]}), Failure)
+
+
+def test_a_wait_in_the_body_of_a_refusal_is_named(endpoint: Callable[..., Any]) -> None:
+    from beam_failure import named_wait_inside
+
+    assert named_wait_inside(b'{"error": {"details": [{"retryDelay": "34s"}]}}') == 34.0
+    assert named_wait_inside(b'{"error": {"details": [{"retryDelay": "soon"}]}}') is None

@@ -334,6 +334,36 @@ def test_a_resume_starts_where_the_history_was_cut_before(
     assert len(served.requests) == before + 1
 
 
+def test_nothing_is_asked_again_shrunk_once_the_run_has_stopped(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+) -> None:
+    def script(request: Recorded) -> Answer:
+        if question_of(request) == "1.0?":
+            return say("opens")
+        return status(401) if question_of(request) == "1.1?" else after(0.3, too_long(10)(request))
+
+    served = endpoint(script)
+    ran = run_generate(make_pair(1, 6, rounds=50), served.base_url, "--on-overflow", "shrink")
+    assert ran.rc == 1
+    assert len(served.requests) == 6
+    assert len(ran.rows) == 1
+
+
+def test_a_damaged_chat_met_on_the_way_lets_paid_requests_finish(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+) -> None:
+    import gzip
+
+    pair = make_pair(2, 3)
+    first, second = gzip.decompress(pair.chats.read_bytes()).splitlines(keepends=True)
+    pair.chats.write_bytes(gzip.compress(first + second.replace(b'"content"', b'"kontent"')))
+    served = endpoint(lambda _: after(0.2, say("paid")))
+    ran = run_generate(pair, served.base_url)
+    assert ran.rc == 2
+    assert "line 2" in ran.err
+    assert len(ran.rows) == len(served.requests) == 1
+
+
 # --- Dry run and help -----------------------------------------------------------------------------------------------
 
 
