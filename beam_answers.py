@@ -91,7 +91,9 @@ def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
 def _answer(path: Path, start: int, length: int, row: dict[str, Any]) -> Answer:
     response = response_of(row)
     digest = sha256_of_text(response)
-    return Answer(key_of(row), path, start, length, digest, row.get("error"), not response.strip(), tuple(row["rubric"]))
+    return Answer(
+        key_of(row), path, start, length, digest, row.get("error"), not response.strip(), tuple(row["rubric"])
+    )
 
 
 def _better(earlier: Answer | None, later: Answer) -> Answer:

@@ -114,11 +114,11 @@ def score_row(detail: Mapping[str, Any]) -> dict[str, Any]:
 
 def has_gaps(detail: Mapping[str, Any]) -> bool:
     """Whether a verdict could not be read or had."""
-    return any(v.get("status") != "scored" for v in detail["verdicts"])
+    return any(v["status"] != "scored" for v in detail["verdicts"])
 
 
 def had_reply(detail: Mapping[str, Any]) -> bool:
-    return any(v.get("status") in ("scored", "unreadable") for v in detail["verdicts"])
+    return any(v["status"] in ("scored", "unreadable") for v in detail["verdicts"])
 
 
 def still_holds(detail: Mapping[str, Any], answer: Answer, mode: str) -> bool:
@@ -126,11 +126,18 @@ def still_holds(detail: Mapping[str, Any], answer: Answer, mode: str) -> bool:
     if detail["response_sha256"] != answer.response_sha256:
         return False
     if detail["status"] != "judged":
-        return (detail["status"] == "error") == (answer.error is not None)
-    criteria = [verdict.get("criterion") for verdict in detail["verdicts"]]
-    if answer.key[1] != ORDERING_ABILITY:
-        return answer.error is None and criteria == list(answer.rubric)
-    return answer.error is None and criteria == [list(answer.rubric)] and detail.get("ordering") == mode
+        return bool(detail["status"] == "error") == (answer.error is not None)
+    in_order = answer.key[1] == ORDERING_ABILITY
+    asked = [list(answer.rubric)] if in_order else list(answer.rubric)
+    if answer.error is not None or asked != [verdict.get("criterion") for verdict in detail["verdicts"]]:
+        return False
+    return not in_order or mode == detail.get("ordering", "")
+
+
+def recorded_mode(settings: Mapping[str, Any]) -> str | None:
+    """What the settings beside a scores file say of its event_ordering: `strict`, `tau`, `mixed`, or None: nothing."""
+    mode = settings.get("event_ordering")
+    return mode if mode in ("strict", "tau", "mixed") else None
 
 
 def ordering_modes(

@@ -335,7 +335,7 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
         progress.close()
         for thread in threads:
             if thread.ident is not None:
-                thread.join(0.5)
+                thread.join(0.1)
         client.close()
 
 

@@ -45,6 +45,7 @@ from beam_details import (
     one_mode,
     ordering_modes,
     plan,
+    recorded_mode,
     score_row,
     still_holds,
     verdict,
@@ -73,7 +74,7 @@ class Judging:
     answer: Answer
     verdicts: list[dict[str, Any] | None]
     parse_retries: Counter[int] = field(default_factory=Counter)
-    heard: dict[int, Reply] = field(default_factory=dict)  # of calls to be made again: the last reply, which says nothing
+    heard: dict[int, Reply] = field(default_factory=dict)  # the last unreadable reply to a call that is made again
     counted: bool = False  # as finished, for --stop-after-failures
     landed: set[int] = field(default_factory=set)  # calls that are over, or put off
     replied: bool = False  # to any call of this run
@@ -264,8 +265,7 @@ class Record:
         self.path = beside(args.output, ".run.json")
         self.binding = any(k not in details.rows for k in scores.rows) or any(map(had_reply, details.rows.values()))
         self.earlier = (load_sidecar(self.path) if self.binding else None) or {}
-        mode = self.earlier.get("settings", {}).get("event_ordering")
-        self.mode: str | None = mode if mode in ("strict", "tau", "mixed") else None
+        self.mode = recorded_mode(self.earlier.get("settings", {}))
 
     def begin(self, prompts: Prompts, answers: Mapping[QuestionKey, Answer], adds: bool) -> None:
         """Record the settings of this run; UsageError when the scores there rest on others."""

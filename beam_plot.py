@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from beam_common import UsageError, write_whole
+from beam_common import ABILITIES, UsageError, write_whole
 from beam_stats import Estimate
 from beam_summary import Run, bounds, number, summary_rows
 from beam_width import label, wrapped
@@ -98,7 +98,10 @@ def _frame(axes: Axes, places: Mapping[str, float], scores: Sequence[Mapping[str
     axes.grid(axis="x", color=LIGHT, linewidth=0.7, zorder=1)
     axes.set_axisbelow(True)
     axes.set_xticks([tick / 10 for tick in range(0, round(end * 10) + 1, 2 if end > 0.8 else 1)])
-    shown = [label(name.replace("multi_s", "multi-s").replace("_", " "), 24) for name in places]
+    shown = [
+        name.replace("multi_s", "multi-s").replace("_", " ") if name in ABILITIES else label(name, 20)
+        for name in places
+    ]
     axes.set_yticks(list(places.values()), shown)
     for text, name in zip(axes.get_yticklabels(), places, strict=True):
         text.set(weight="bold" if name == "overall" else "normal", parse_math=False)
@@ -137,7 +140,7 @@ def scale_end(estimates: Sequence[Estimate]) -> float:
 
 def small_print(runs: Sequence[Run]) -> list[str]:
     """Judge, ordering mode and what the intervals are, in lines that fit below the plot."""
-    judges = list(dict.fromkeys(label(run.judge, 200) for run in runs))
+    judges = list(dict.fromkeys(label(run.judge, 48) for run in runs))
     modes = list(dict.fromkeys(run.ordering for run in runs))
     chats = sorted({len({key[0] for key in run.scores}) for run in runs})
     many = "–".join(str(count) for count in dict.fromkeys((chats[0], chats[-1])))

@@ -52,8 +52,9 @@ _ONLY_PAIRS = re.compile(
 )
 # A flag as a key, as a label in Markdown or in a row of a table: `**Order correct:** no`, `| order_correct | false |`.
 _FLAG = re.compile(
-    r"""(?<![^\W_])(?<![^\W_]_)(all[_ ]?present|order[_ ]?correct)["'`*_\\]{0,6}[ \t]{0,8}[:=|]["'`*_\\(\s]{0,12}([^\s"'`*_|,;.()}]{1,20})""",
-    re.IGNORECASE,
+    r"""(?<![^\W_])(?<![^\W_]_)(all[_ ]?present|order[_ ]?correct)["'`*_\\]{0,6}[ \t]{0,8}[:=|]
+    ["'`*_\\(\s]{0,12}([^\s"'`*_|,;.()}]{1,20})""",
+    re.IGNORECASE | re.VERBOSE,
 )
 _FLAG_NAMES = {"a": "all_present", "o": "order_correct"}
 _MATCHES = re.compile(r"""[{,]\s*+["']?matches["']?\s*+:\s*+\[([^\[\]{}]*+)\]""", re.IGNORECASE)
@@ -106,11 +107,14 @@ def prose_verdict(text: str) -> tuple[tuple[str, float | str | None], ...] | Non
 def near_json_matches(text: str) -> tuple[tuple[str, list[str]], ...] | None:
     """The list of an alignment in near-JSON, its items as texts; None without one, or where two lists differ."""
     _, _, emptied = _parts(text)
-    found = {tuple(item.strip(" \t\r\n\"'") for item in said[1].split(",")) for said in _MATCHES.finditer(emptied)}
-    if len(found) != 1:
+    lists = {
+        tuple(item.strip(" \t\r\n\"'") for item in said[1].rstrip().removesuffix(",").split(","))
+        for said in _MATCHES.finditer(emptied)
+    }
+    if len(lists) != 1:
         return None
-    items = list(found.pop())
-    return (("matches", items if items[-1] else items[:-1]),)  # nothing behind the last comma, or no item at all
+    items = list(lists.pop())
+    return (("matches", items if items != [""] else []),)
 
 
 def _parts(text: str) -> tuple[str, str, str]:

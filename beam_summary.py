@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from beam_common import ABILITIES, QuestionKey, UsageError, beside, key_of, one_line, say
-from beam_details import one_mode, ordering_modes
+from beam_details import ORDERING_ABILITY, one_mode, ordering_modes, recorded_mode
 from beam_log import DETAIL, SCORE, read_rows
 from beam_settings import load_sidecar
 from beam_stats import Estimate, clustered_mean
+from beam_verdict import question_score
 
 WIDTH = 80
 # For terminals that cannot show these characters.
@@ -75,21 +76,11 @@ class SummaryRow:
     half_points: float | None
 
 
-def half_point_mean(detail: Mapping[str, Any]) -> float | None:
-    """A question's score with half points kept: the mean of its verdicts' levels, an unread one counting 0.
-
-    None when the details are not of a known shape.
-    """
-    if detail.get("status") in ("empty", "error"):
+def half_point_mean(detail: Mapping[str, Any]) -> float:
+    """A question's score with half points kept: the mean of its verdicts' levels, an unread one counting 0."""
+    if detail["status"] != "judged":
         return 0.0
-    levels = []
-    for verdict in detail["verdicts"]:
-        level = verdict.get("level") if isinstance(verdict, dict) else "?"
-        level = 0.0 if level is None else level
-        if isinstance(level, bool) or not isinstance(level, int | float) or not 0 <= level <= 1:
-            return None
-        levels.append(float(level))
-    return math.fsum(levels) / len(levels) if levels else None
+    return question_score([verdict["level"] for verdict in detail["verdicts"]], cut=False)
 
 
 def by_ability(values: Mapping[QuestionKey, float]) -> dict[str, dict[QuestionKey, float]]:
@@ -126,8 +117,8 @@ def load_run(scores_path: str | Path) -> Run:
     base = str(path).removesuffix(".gz")
     details_path = beside(base, ".details.jsonl")
     details = {key_of(row): row for row in read_rows(details_path, DETAIL)} if details_path.exists() else {}
-    details = {key: row for key, row in details.items() if key in scores and half_point_mean(row) is not None}
-    half_points = {key: half_point_mean(row) or 0.0 for key, row in details.items()}
+    details = {key: row for key, row in details.items() if key in scores}
+    half_points = {key: half_point_mean(row) for key, row in details.items()}
     try:
         sidecar = load_sidecar(beside(base, ".run.json")) or {}
     except UsageError as error:
@@ -136,7 +127,7 @@ def load_run(scores_path: str | Path) -> Run:
     sidecar = json.loads(json.dumps(sidecar), parse_constant=lambda constant: None)  # no NaN goes further than here
     answers = [item for item in _list(sidecar.get("answers")) if isinstance(item, dict)]
     settings = _mapping(sidecar.get("settings"))
-    half_points |= {key: scores[key] for key in half_points if key[1] == "event_ordering"}
+    half_points |= {key: scores[key] for key in half_points if key[1] == ORDERING_ABILITY}
     models = dict.fromkeys(one_line(item["model"], 200) for item in answers if isinstance(item.get("model"), str))
     name = " + ".join(filter(None, models)) or path.name
     selected = [item["selected"] for item in answers if type(item.get("selected")) is int]
@@ -165,9 +156,8 @@ def _list(value: Any) -> list[Any]:
 def _counts(scored: int, details: Mapping[QuestionKey, Mapping[str, Any]], recorded: Mapping[str, Any]) -> Counts:
     """What went wrong on the way: verdicts by the details; answers as the judge recorded them, else by the details."""
     known = {name: count for name, count in recorded.items() if type(count) is int}
-    verdicts = [verdict for row in details.values() for verdict in row["verdicts"] if isinstance(verdict, dict)]
-    statuses = [verdict.get("status") for verdict in verdicts]
-    outcomes = [row.get("status") for row in details.values()]
+    statuses = [verdict["status"] for row in details.values() for verdict in row["verdicts"]]
+    outcomes = [row["status"] for row in details.values()]
     answers, unscorable = known.get("answers"), known.get("unscorable")
     return Counts(
         unreadable=statuses.count("unreadable") if details else None,
@@ -184,8 +174,7 @@ def _ordering(
     scores: Mapping[QuestionKey, float], details: Mapping[QuestionKey, Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> str:
     """How event_ordering was scored: as the details of judged questions say; for scores without any, as the settings do."""
-    recorded = settings.get("event_ordering")
-    recorded = recorded if recorded in ("strict", "tau", "mixed") else None
+    recorded = recorded_mode(settings)
     return one_mode(ordering_modes(scores, details, recorded) or {recorded}) or "unknown"
 
 
@@ -249,6 +238,8 @@ def summary_lines(run: Run) -> list[str]:
     left = max(len("  contradiction_resolution: 0.1234 (n=700)"), *map(len, starts))
     cells = WIDTH - left - len("  0.000 to 0.000  0.0000  ││")
     mode = {"tau": " · event_ordering: tau", "mixed": " · event_ordering: partly tau, partly strict"}
+    if any(ability == ORDERING_ABILITY for _, ability, _ in run.scores):
+        mode["unknown"] = " · event_ordering: mode unknown"
     lines = [f"=== BEAM summary ({run.size}) ==={mode.get(run.ordering, '')}"]
     for start, row in zip(starts, rows, strict=True):
         drawn = "" if row.estimate.mean is None else f"  │{bar(row.estimate.mean, cells)}│"

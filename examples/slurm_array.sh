@@ -53,7 +53,7 @@ if [ "${1:-}" = judge ]; then
   [ "${#files[@]}" -gt 0 ] || { echo "nothing to judge in $OUT" >&2; exit 2; }
   exec "$PYTHON" beam_judge.py --answers "${files[@]}" --output "$OUT/scores.jsonl" \
     --judge-model "$JUDGE_MODEL" --judge-base-url "$JUDGE_BASE_URL" \
-    --judge-reasoning-effort high
+    --judge-reasoning-effort high --retry-errors
 fi
 
 : "${SLURM_ARRAY_TASK_ID:?is not set: submit with sbatch, or set it to a number from 1 to $SHARDS}"

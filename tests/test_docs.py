@@ -250,13 +250,16 @@ def test_prompt_is_quoted_exactly(language: str) -> None:
 
 
 def commands_in(text: str) -> list[list[str]]:
-    """The words of each command in the fenced blocks that runs a Python script of the repository, from its name on."""
+    """The words of each command in the fenced blocks that runs a Python script of the repository, from its name on.
+
+    A command may go on after a backslash at the end of a line.
+    """
     found = []
     for _, content in fenced_blocks(text):
-        for line in content.splitlines():
+        for line in content.replace("\\\n", " ").splitlines():
             started = re.search(r"python (?=(?:examples/)?\w+\.py)", line)
             if started:
-                words = shlex.split(re.split(r" >> | 2>&1|; do ", line[started.end() :])[0])
+                words = shlex.split(re.split(r" >> ", line[started.end() :])[0])
                 found.append(words)
     return found
 
@@ -276,6 +279,20 @@ def test_commands_are_accepted(name: str) -> None:
 def test_set_up_command_stands_alone_on_one_line(command: str, language: str) -> None:
     assert readme(language).count(command) == 1
     assert any(content == f"{command}\n" for _, content in fenced_blocks(readme(language)))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_lines_of_commands_are_short(name: str) -> None:
+    """A reader need not scroll; JSON lines are what they are."""
+    blocks = [content for tag, content in fenced_blocks((ROOT / name).read_text("utf-8")) if tag != "json"]
+    assert [line for content in blocks for line in content.splitlines() if len(line) > 120] == []
+
+
+def test_what_the_cron_page_makes_is_ignored_by_git() -> None:
+    ignored = {line for line in (ROOT / ".gitignore").read_text("utf-8").splitlines() if not line.startswith("#")}
+    for name in ("keys.sh", "run_beam.sh", "beam.done"):
+        assert f"`{name}`" in (EXAMPLES / "cron.md").read_text("utf-8")
+        assert f"/{name}" in ignored
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py")))

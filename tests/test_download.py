@@ -135,10 +135,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if asked else {}
 
     def drip(self) -> None:
-        """Headers without end, a byte at a time."""
+        """Headers that do not end before the patience of a test does, a byte at a time."""
         self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
-        while not self.mirror.release.wait(0.02):
+        for _ in range(250):
             self.wfile.write(b"x")
+            if self.mirror.release.wait(0.02):
+                break
         self.close_connection = True
 
     def reply(self, status: int, body: bytes, headers: Mapping[str, str] | None = None, announced: int = -1) -> None:
@@ -366,8 +368,8 @@ def test_fault(
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
-        pytest.param("stall", "no byte for 1 s", id="stalled"),
-        pytest.param("trickle", "bytes in 1 s", id="so slow that it counts as stalled"),
+        pytest.param("stall", "no byte for 0.5 s", id="stalled"),
+        pytest.param("trickle", "bytes in 0.5 s", id="so slow that it counts as stalled"),
     ],
 )
 def test_slow_server(
@@ -379,7 +381,7 @@ def test_slow_server(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(beam_download, "READ_TIMEOUT", 1.0)
+    monkeypatch.setattr(beam_download, "READ_TIMEOUT", 0.5)
     monkeypatch.setattr(beam_download, "SLOWEST", 10**7)
     mirror.faults[CHAT] = [fault]
     fetch_all(RELEASE, mirror.url, tmp_path, allow_missing=False)
@@ -461,7 +463,7 @@ def let_go(mirror: Mirror) -> None:
     mirror.release.set()
 
 
-def test_four_at_a_time(tmp_path: Path) -> None:
+def test_four_at_a_time(tmp_path: Path, waits: list[float]) -> None:
     files = {f"chats/1M/{n}/chat.json": bytes([n]) * 1000 for n in range(12)}
     for mirror in serving(files):
         mirror.faults = {name: ["hold"] for name in list(files)[:4]}
@@ -595,7 +597,9 @@ def test_missing_on_the_server(
         pytest.param(["--mirror", "http://[host/x"], ["--mirror"], id="half an address"),
         pytest.param(["--mirror", "http://host/x?token=1"], ["--mirror http://host/x has a query"], id="query"),
         pytest.param(["--mirror", "http://host/x?"], ["--mirror http://host/x has a query"], id="empty query"),
-        pytest.param(["--mirror", "http://host/x#y"], ["--mirror http://host/x has a query or a fragment"], id="fragment"),
+        pytest.param(
+            ["--mirror", "http://host/x#y"], ["--mirror http://host/x has a query or a fragment"], id="fragment"
+        ),
         pytest.param(["--chats", ","], ["--chats"], id="no chat"),
     ],
 )

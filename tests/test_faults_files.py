@@ -836,6 +836,17 @@ def test_allow_mixed_goes_on_and_is_recorded(
     assert sidecar_of(ran.output)["settings"]["temperature"] == 0.5
 
 
+def test_other_settings_that_asked_nothing_are_not_recorded(
+    make_pair: MakePair, endpoint: Serve, run_generate: Callable[..., Ran]
+) -> None:
+    """+32"""
+    pair, served = make_pair(1, 2), endpoint()
+    sidecar = run_generate(pair, served.base_url).output.with_suffix(".run.json")
+    before = sidecar.read_bytes()
+    assert run_generate(pair, served.base_url, "--temperature", "0.5", "--allow-mixed").rc == 0
+    assert (len(served.requests), sidecar.read_bytes()) == (2, before)
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
@@ -861,8 +872,8 @@ def test_scores_of_another_judge_are_refused(
     assert (judged.scores.read_bytes(), sidecar.read_bytes()) == before
     ran = judged.again(*flags, "--allow-mixed")
     assert ran.rc == 0, ran.err
-    assert len(sidecar_of(judged.scores)["mixed_with"]) == 1
-    assert "The settings changed on the way" in ran.out
+    assert (judged.calls, sidecar.read_bytes()) == ([], before[1])  # nothing to judge: no score is of these settings
+    assert "The settings changed on the way" not in ran.out
 
 
 def test_verdicts_of_another_judge_without_a_score_bind_too(judged: Judged) -> None:

@@ -351,6 +351,19 @@ def test_a_question_without_any_criterion_is_reported_and_left_unscored(bench: B
     assert counts_of(ran)["answers not judged yet"] == "0"
 
 
+def test_a_rubric_of_blank_items_only_is_none(bench: Bench) -> None:
+    rows = answers_of(["", " \n"], ["yes"])
+    ran = bench([*rows, answer("\t", ability="event_ordering")])
+    assert scores_of(ran) == {("information_extraction", 1): 1.0}
+    assert (len(bench.requests), ran.err.count("has no criterion")) == (1, 2)
+    assert counts_of(ran)["questions without a criterion, not scored"] == "2"
+
+
+def test_a_blank_item_among_others_is_a_call_like_any(bench: Bench) -> None:
+    ran = bench([answer("yes", " ")], script=lambda request: YES if "yes" in str(sections(request)) else REPLIES["no"])
+    assert (len(bench.requests), list(scores_of(ran).values())) == (2, [0.5])
+
+
 # --- Verdicts that cannot be had ------------------------------------------------------------------------------------
 
 
@@ -458,6 +471,27 @@ def test_parse_retries_are_counted_for_each_call(bench: Bench) -> None:
     ran = bench([*rows, answer("e", ability="event_ordering", response="unclear")], "--parse-retries", "1")
     assert len(bench.requests) == 9  # two for each of the four that stay unreadable
     assert counts_of(ran)["unreadable verdicts"] == "4"
+
+
+@pytest.mark.parametrize("trouble", ["refused", "down"])
+def test_a_retry_that_fails_leaves_the_unreadable_verdict(bench: Bench, trouble: str) -> None:
+    def script(request: Recorded) -> Answer:
+        return REPLIES["unclear"] if request.number == 0 else REPLIES[trouble]
+
+    ran = bench([answer("a")], "--parse-retries", "1", "--max-retries", "2", "--concurrency", "1", script=script)
+    (detail,) = details_of(ran)
+    (verdict,) = detail["verdicts"]
+    assert (ran.rc, verdict["status"], verdict["reply"], verdict["error"]) == (
+        0,
+        "unreadable",
+        "I cannot decide.",
+        None,
+    )
+    assert (counts_of(ran)["unreadable verdicts"], counts_of(ran)["failed calls"]) == ("1", "0")
+    assert (
+        "chat 1 information_extraction/0: a verdict was unreadable, and the call for another failed: HTTP " in ran.err
+    )
+    assert "this run: 1 calls, 1 unreadable, 0 failed" in ran.err
 
 
 def test_retry_errors_asks_only_for_what_could_not_be_read_or_had(bench: Bench) -> None:
@@ -622,6 +656,73 @@ def test_shards_are_judged_into_one_scores_file(bench: Bench) -> None:
         ("part2.jsonl", 3),
         ("part3.jsonl", 4),
     ]
+
+
+def shard(path: Path, first: int, selected: int, *further: dict[str, Any]) -> Path:
+    """An answers file of two answered questions, from index `first` on, and others; `selected` were to be asked."""
+    path.parent.mkdir(exist_ok=True)
+    write_lines(path, [*(answer("yes", index=first + n) for n in range(2)), *further])
+    run = {"settings": {"model": "m"}, "selected": selected, "data": {"questions_sha256": "q"}}
+    path.with_suffix(".run.json").write_text(json.dumps(run))
+    return path
+
+
+def test_shards_judged_one_after_another_are_all_on_record(bench: Bench) -> None:
+    """Three of one name, told apart by where they lie; each holds an empty answer, one with an error, and an odd one."""
+    shards = []
+    for n in range(3):
+        odd = [answer("yes", index=10 + n, response=""), answer("yes", index=20 + n, response="", error="HTTP 500")]
+        shards.append(shard(bench.folder / f"part{n}" / "answers.jsonl", 2 * n, 5 + n, *odd, answer(" ", index=30 + n)))
+    for n, path in enumerate(shards):
+        ran = bench(path)
+        assert (ran.rc, len(bench.requests)) == (0, 2)
+        assert ran.out.startswith(f"=== BEAM summary (n={4 * (n + 1)} of {[5, 11, 18][n]} selected) ===")
+        assert counts_of(ran)["empty answers"] == counts_of(ran)["answers with an error"] == str(n + 1)
+        assert counts_of(ran)["answers not judged yet"] == "0"
+    limited = bench(shards[1], "--limit", "1")  # again, and only a part of it: nothing changes
+    assert (limited.out, bench.requests) == (ran.out, [])
+    files = sidecar_of(limited)["answers"]
+    assert [(item["file"], item["selected"]) for item in files] == [
+        ("answers.jsonl", 5),
+        ("answers.jsonl", 7),
+        ("answers.jsonl", 6),
+    ]
+    assert len({item["path_sha256"] for item in files}) == 3
+    assert sidecar_of(limited)["counts"] == {"answers": 15, "unscorable": 3, "answers_with_error": 3, "empty": 3}
+    together = bench(shards[0], "--answers", *map(str, shards))
+    assert together.out == ran.out
+    assert len(sidecar_of(together)["answers"]) == 3
+    assert str(bench.folder) not in together.output.with_suffix(".run.json").read_text()
+
+
+def test_scores_and_answers_moved_together_are_still_on_record_once(bench: Bench, tmp_path: Path) -> None:
+    import beam_judge
+
+    for folder in ("before", "after"):
+        if folder == "after":
+            (tmp_path / "before").rename(tmp_path / "after")
+        here = tmp_path / folder
+        path = shard(here / "answers.jsonl", 0, 5)
+        argv = ["--answers", str(path), "--judge-model", "j", "--judge-base-url", bench.server.base_url]
+        assert beam_judge.main([*argv, "--judge-api-key", "k", "--output", str(here / "scores.jsonl")]) == 0
+    assert len(json.loads((here / "scores.run.json").read_bytes())["answers"]) == 1
+
+
+def test_an_answers_file_on_which_no_score_rests_any_more_is_off_the_record(bench: Bench) -> None:
+    """All its questions were answered anew into another file."""
+    bench(shard(bench.folder / "old.jsonl", 0, 5))
+    ran = bench(shard(bench.folder / "new.jsonl", 0, 2))
+    assert ran.out.startswith("=== BEAM summary (n=2) ===")
+    assert [item["file"] for item in sidecar_of(ran)["answers"]] == ["new.jsonl"]
+
+
+def test_what_was_known_of_the_data_stays_known(bench: Bench) -> None:
+    bench(shard(bench.folder / "a.jsonl", 0, 2))
+    plain = write_lines(bench.folder / "b.jsonl", [answer("yes", index=5)])
+    assert bench(plain).rc == 0
+    write_run(plain, "other", "q")
+    ran = bench(plain)
+    assert (ran.rc, "answers_model (recorded m, now other)" in ran.err) == (2, True)
 
 
 def test_a_file_named_twice_counts_once(bench: Bench) -> None:
@@ -812,6 +913,26 @@ def test_a_changed_answer_is_judged_again(bench: Bench, changes: dict[str, Any],
     assert details[0]["response_sha256"] == hashlib.sha256(changes["response"].encode()).hexdigest()
 
 
+@pytest.mark.parametrize(
+    ("ability", "rubric", "calls"),
+    [
+        pytest.param("information_extraction", ["yes", "yes b"], 2, id="one-criterion-changed"),
+        pytest.param("information_extraction", ["yes a"], 1, id="one-criterion-less"),
+        pytest.param("information_extraction", ["yes a", "no", "yes c"], 3, id="one-criterion-more"),
+        pytest.param("information_extraction", ["no", "yes a"], 2, id="another-order"),
+        pytest.param("event_ordering", ["no", "yes a"], 1, id="another-order-of-events"),
+        pytest.param("information_extraction", ["yes a", "no"], 0, id="the-same"),
+        pytest.param("event_ordering", ["yes a", "no"], 0, id="the-same-events"),
+    ],
+)
+def test_a_changed_rubric_is_judged_again(bench: Bench, ability: str, rubric: list[str], calls: int) -> None:
+    first = bench([answer("yes a", "no", ability=ability)], script=lambda request: REPLIES["no"])
+    second = bench([answer(*rubric, ability=ability)], script=lambda request: YES)
+    assert (second.rc, len(bench.requests)) == (0, calls)
+    assert list(scores_of(second).values()) == ([1.0] if calls else list(scores_of(first).values()))
+    assert len(details_of(second)) == 1
+
+
 def test_an_error_that_was_answered_since_is_judged(bench: Bench) -> None:
     first = bench([answer("yes", response="", error="HTTP 500")])
     assert (bench.requests, list(scores_of(first).values())) == ([], [0.0])
@@ -849,6 +970,41 @@ def test_details_whose_score_is_missing_give_it_without_a_call(bench: Bench, kep
     assert (again.rc, bench.requests) == (0, [])
     assert again.output.read_bytes() == b"".join(lines)
     assert again.out == whole.out
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "among-others"])
+@pytest.mark.parametrize(
+    ("verdicts", "changes"),
+    [
+        pytest.param([{"status": "scored"}], {}, id="no-level"),
+        pytest.param([{"status": "scored", "level": None}], {}, id="level-null"),
+        pytest.param([{"status": "scored", "level": "1.0"}], {}, id="level-as-text"),
+        pytest.param([{"status": "scored", "level": float("nan")}], {}, id="level-nan"),
+        pytest.param([{"status": "scored", "level": True}], {}, id="level-true"),
+        pytest.param([{"status": "scored", "level": 99}], {}, id="level-99"),
+        pytest.param([{"status": "scored", "level": -1}], {}, id="level-negative"),
+        pytest.param([{"status": "unreadable", "level": 1.0}], {}, id="level-of-an-unreadable-verdict"),
+        pytest.param([{"status": "unreadable"}], {}, id="unreadable-without-level"),
+        pytest.param([{"level": 1.0}], {}, id="verdict-without-status"),
+        pytest.param([None], {}, id="verdict-null"),
+        pytest.param([], {}, id="no-verdict"),
+        pytest.param([{"status": "scored", "level": 1.0}], {"status": "Judged"}, id="unknown-status"),
+        pytest.param([{"status": "scored", "level": 1.0}], {"ordering": ["tau"]}, id="odd-mode"),
+    ],
+)
+def test_odd_details_are_reported_by_line_and_judged_again(
+    bench: Bench, verdicts: list[Any], changes: dict[str, Any], alone: bool
+) -> None:
+    rows = answers_of(["yes"]) if alone else answers_of(["yes"], ["half"])
+    whole = bench(rows, "--concurrency", "1")
+    lines = details_of(whole)
+    kept = [verdict and {"criterion": "yes", **verdict} for verdict in verdicts]
+    write_lines(whole.output.with_suffix(".details.jsonl"), [{**lines[0], "verdicts": kept, **changes}, *lines[1:]])
+    whole.output.unlink()
+    ran = bench(rows)
+    assert (ran.rc, bench.asked) == (0, [("information_extraction/0", "yes")])
+    assert "scores.details.jsonl line 1 " in ran.err
+    assert scores_of(ran)["information_extraction", 0] == 1.0
 
 
 def test_details_of_another_answer_do_not_give_a_score(bench: Bench) -> None:
@@ -893,6 +1049,17 @@ def test_mixed_settings_are_accepted_on_request_and_said(bench: Bench) -> None:
     assert (ran.rc, len(bench.requests), len(ran.rows)) == (0, 1, 2)
     assert [earlier["settings"]["judge_model"] for earlier in sidecar_of(ran)["mixed_with"]] == ["j"]
     assert "The settings changed on the way" in ran.out
+
+
+def test_other_settings_that_judged_nothing_are_not_recorded(bench: Bench) -> None:
+    rows = answers_of(["yes"], ["no"])
+    first = bench(rows)
+    before = first.output.with_suffix(".run.json").read_bytes()
+    ran = bench(rows, "--judge-model", "other", "--allow-mixed")
+    assert (ran.rc, bench.requests, ran.out) == (0, [], first.out)
+    assert ran.output.with_suffix(".run.json").read_bytes() == before
+    empty = bench([*rows, answer("yes", index=2, response="")], "--judge-model", "other", "--allow-mixed")
+    assert "The settings changed on the way" in empty.out  # its row is of this run
 
 
 @pytest.mark.parametrize(
@@ -1047,6 +1214,46 @@ def test_ordering_scores_of_the_other_mode_do_not_stand_without_details(bench: B
     assert scores_of(ran) == {("event_ordering", 0): 0.0, ("information_extraction", 0): 1.0}
 
 
+TAU_STOPS_AT_THE_SECOND = ["--event-ordering", "tau", "--concurrency", "1"]
+
+
+def second_refused(request: Recorded) -> Answer:
+    """Aligns a response of two lines in reverse order; the key fails at the question with index 1."""
+    return status(401) if "/1?" in sections(request)["question"] else say('{"matches": [2, 1]}')
+
+
+def title_of(ran: Ran) -> str:
+    return ran.out.splitlines()[0].partition("=== · ")[2]
+
+
+@pytest.mark.parametrize("details", ["kept", "gone"])
+def test_a_stopped_change_of_the_mode_is_said_and_goes_on(bench: Bench, details: str) -> None:
+    rows = [answer("a", "b", ability="event_ordering", index=n, response="x\ny") for n in range(2)]
+    first = bench(rows, script=lambda request: YES)
+    if details == "gone":
+        first.output.with_suffix(".details.jsonl").unlink()
+    stopped = bench(rows, *TAU_STOPS_AT_THE_SECOND, script=second_refused)
+    assert (stopped.rc, scores_of(stopped)) == (1, {("event_ordering", 0): 0.0, ("event_ordering", 1): 1.0})
+    assert title_of(stopped) == "event_ordering: partly tau, partly strict"
+    assert sidecar_of(stopped)["settings"]["event_ordering"] == "mixed"
+    ran = bench(rows, "--event-ordering", "tau", script=aligned(2, 1))
+    assert (ran.rc, [question for question, _ in bench.asked]) == (0, ["event_ordering/1"])
+    assert title_of(ran) == "event_ordering: tau"
+    assert sidecar_of(ran)["settings"]["event_ordering"] == "tau"
+
+
+def test_ordering_scores_of_another_tool_are_of_an_unknown_mode(bench: Bench) -> None:
+    rows = [answer("a", "b", ability="event_ordering", index=n, response="x\ny") for n in range(2)]
+    theirs = {"chat_id": "1", "question_type": "event_ordering", "question_index": 0, "score": 1.0}
+    write_lines(bench.folder / "scores.jsonl", [theirs])
+    for mode, script in (("tau", aligned(2, 1)), ("strict", lambda request: REPLIES["no"]), ("tau", aligned(2, 1))):
+        ran = bench(rows, "--event-ordering", mode, script=script)
+        assert (ran.rc, [question for question, _ in bench.asked]) == (0, ["event_ordering/1"])
+        assert scores_of(ran) == {("event_ordering", 0): 1.0, ("event_ordering", 1): 0.0}
+        assert title_of(ran) == "event_ordering: mode unknown"
+        assert sidecar_of(ran)["settings"]["event_ordering"] is None
+
+
 def test_the_mode_may_change_with_an_own_ordering_prompt(bench: Bench) -> None:
     own = bench.folder / "own.txt"
     own.write_text("<order-0>{reference_order}{response}")
@@ -1091,11 +1298,12 @@ def test_what_the_sidecar_records(bench: Bench) -> None:
     assert sidecar["answers"] == [
         {
             "file": "answers.jsonl",
+            "path_sha256": hashlib.sha256(b"answers.jsonl").hexdigest()[:16],
             "model": "m",
             "base_url": "http://model/v1",
             "data": data,
             "selected": 7,
-            "answered": 3,
+            "counts": {"answers": 4, "unscorable": 1, "answers_with_error": 1, "empty": 1},
         }
     ]
     assert sidecar["counts"] == {"answers": 4, "unscorable": 1, "answers_with_error": 1, "empty": 1}

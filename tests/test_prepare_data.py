@@ -333,7 +333,7 @@ BAD_CHATS = [
     pytest.param(b'[{"turns": ' + b"[" * 100_000, "2/chat.json: nested too deeply", id="nested without end"),
     pytest.param(
         b'[{"turns": [[{"role": "user", "content": ' + b"1" * 5000 + b"}]]}]",
-        "2/chat.json: a number of too many digits (character 15)",
+        "2/chat.json: a number of too many digits (character 14)",
         id="a number that Python does not read",
     ),
 ]

@@ -7,8 +7,10 @@ import gzip
 import io
 import json
 import math
+import re
 import subprocess
 import sys
+import unicodedata
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 
 import beam_plot
 import beam_report
+import beam_width
 from beam_common import ABILITIES
 from beam_stats import Estimate
 from beam_summary import bar, half_point_mean, load_run, number, shortened, summary_lines
@@ -186,20 +189,25 @@ def test_half_points_need_the_details_of_every_question(tmp_path: Path, capsys: 
         pytest.param(detail(("1", "a", 0), [1, None]), 0.5, id="unreadable-counts-0"),
         pytest.param(detail(("1", "a", 0), [], status="empty"), 0.0, id="empty-answer"),
         pytest.param(detail(("1", "a", 0), [], status="error"), 0.0, id="answer-with-error"),
-        pytest.param(detail(("1", "a", 0), []), None, id="no-verdict"),
-        pytest.param(detail(("1", "a", 0), [], verdicts=["x"]), None, id="verdict-of-unknown-shape"),
-        pytest.param(detail(("1", "a", 0), [], verdicts=[{"level": True}]), None, id="boolean-level"),
-        pytest.param(detail(("1", "a", 0), [], verdicts=[{"level": math.nan}]), None, id="nan-level"),
-        pytest.param(detail(("1", "a", 0), [], verdicts=[{"level": 2}]), None, id="level-out-of-range"),
     ],
 )
-def test_half_point_mean(row: dict[str, Any], expected: float | None) -> None:
+def test_half_point_mean(row: dict[str, Any], expected: float) -> None:
     assert half_point_mean(row) == expected
+
+
+def test_odd_details_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
+    rows = [detail(question, [1.0]) for question in four(1, 0, 1, 1)]
+    rows[2]["verdicts"][0]["level"] = 99
+    write_lines(tmp_path / "scores.details.jsonl", rows)
+    _, out, err = report(capsys, path)
+    assert 'scores.details.jsonl line 3: a verdict has the level 99 and the status "scored"; left out' in err
+    assert "scored questions without details: 1" in out
 
 
 @pytest.mark.parametrize(
     ("modes", "recorded", "title"),
-    [
+    [  # the modes of two questions by their details (`no` details, or details without a mode); the recorded mode
         pytest.param(["strict", "strict"], "strict", "=== BEAM summary (n=2) ===", id="strict"),
         pytest.param(["tau", "tau"], "tau", "=== BEAM summary (n=2) === · event_ordering: tau", id="tau"),
         pytest.param([None, None], "tau", "=== BEAM summary (n=2) === · event_ordering: tau", id="only-recorded"),
@@ -209,13 +217,37 @@ def test_half_point_mean(row: dict[str, Any], expected: float | None) -> None:
             "=== BEAM summary (n=2) === · event_ordering: partly tau, partly strict",
             id="interrupted-between-the-modes",
         ),
+        pytest.param(["tau", "no"], "tau", "=== BEAM summary (n=2) === · event_ordering: tau", id="one-only-recorded"),
+        pytest.param(
+            ["tau", "no"],
+            "strict",
+            "=== BEAM summary (n=2) === · event_ordering: partly tau, partly strict",
+            id="one-recorded-otherwise",
+        ),
+        pytest.param(
+            ["strict", "no"],
+            "mixed",
+            "=== BEAM summary (n=2) === · event_ordering: partly tau, partly strict",
+            id="one-recorded-as-mixed",
+        ),
+        pytest.param(
+            ["tau", "no"], None, "=== BEAM summary (n=2) === · event_ordering: mode unknown", id="one-unknown"
+        ),
+        pytest.param(
+            ["no", "no"], None, "=== BEAM summary (n=2) === · event_ordering: mode unknown", id="both-unknown"
+        ),
+        pytest.param(["tau", "tau"], None, "=== BEAM summary (n=2) === · event_ordering: tau", id="only-by-details"),
     ],
 )
-def test_title_names_the_ordering_mode(tmp_path: Path, modes: list[str | None], recorded: str, title: str) -> None:
+def test_title_names_the_ordering_mode(
+    tmp_path: Path, modes: list[str | None], recorded: str | None, title: str
+) -> None:
     questions = [("1", "event_ordering", 0), ("1", "event_ordering", 1)]
     path = write_scores(tmp_path / "scores.jsonl", dict.fromkeys(questions, 0.75))
-    rows = [detail(question, [0.75], ordering=mode) for question, mode in zip(questions, modes, strict=True)]
-    write_lines(tmp_path / "scores.details.jsonl", rows)
+    named = [pair for pair in zip(questions, modes, strict=True) if pair[1] != "no"]
+    write_lines(
+        tmp_path / "scores.details.jsonl", [detail(question, [0.75], ordering=mode) for question, mode in named]
+    )
     write_sidecar(path, event_ordering=recorded)
     assert summary_lines(load_run(path))[0] == title
 
@@ -295,6 +327,45 @@ def test_lines_stay_within_80_columns_in_any_encoding(tmp_path: Path, encoding: 
     assert ("│███" if encoding == "utf-8" else "|###") in lines[1]
 
 
+def columns_of(line: str) -> int:
+    """How many columns of a terminal a line takes."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("a-very-long-name-" * 12, id="latin"),
+        pytest.param("模型" * 100, id="chinese"),
+        pytest.param("模型 model🙂" * 30, id="mixed"),
+    ],
+)
+def test_the_widest_lines_have_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Rows within noise, whose interval goes from end to end, and names in scripts of double width."""
+    paths = []
+    for place, scores in enumerate((four(1, 0, 1, 1), four(1, 1, 1, 0))):
+        rows = {(chat, ability, index): score for (chat, _, index), score in scores.items()
+                for ability in ("contradiction_resolution", name)}  # fmt: skip
+        paths.append(write_scores(tmp_path / str(place) / "scores.jsonl", rows))
+        write_sidecar(paths[-1], f"{name}{place}", judge_model=f"{place}{name}", selected=1000)
+    lines = report(capsys, *paths)[1].splitlines()
+    widest = "  contradiction_resolution    0.0000  -1.000 to +1.000     4  1.000 within noise"
+    assert widest in lines
+    assert {columns_of(line) for line in lines if line.endswith("within noise")} == {80}
+    assert max(map(columns_of, lines)) == 80
+
+
+@given(st.text("ab -é模🙂"), st.integers(4, 30))
+def test_cut_and_wrapped_texts_have_their_width(text: str, width: int) -> None:
+    cut = beam_width.shortened(text, width)
+    assert columns_of(cut) == beam_width.columns(cut) <= width
+    assert (cut == text) == (columns_of(text) <= width)
+    lines = beam_width.wrapped(text, width)
+    assert all(columns_of(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split()), "nothing is lost"
+    assert columns_of(beam_width.filled(text, width)) == max(width, columns_of(text))
+
+
 # Comparison
 
 
@@ -316,12 +387,12 @@ def test_comparison_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "note: left out: 1 question only in model-a, 2 only in model-b",
         "verdict: lower than model-a by 0.250 (0.158 to 0.342)",
         "",
-        "                          difference  95 % interval    pairs  p (Holm)",
+        "                          difference  95 % interval    pairs p (Holm)",
         "overall                      -0.2500  -0.342 to -0.158     4",
         "exploratory (p adjusted for 1 comparison):",
     ]
-    assert block[7] == "  abstention                 -0.2500  -0.342 to -0.158     4   0.003  lower"
-    assert block[15] == "  summarization                    -  -                    0       -"
+    assert block[7] == "  abstention                 -0.2500  -0.342 to -0.158     4  0.003 lower"
+    assert block[15] == "  summarization                    -  -                    0      -"
 
 
 @pytest.mark.parametrize(
@@ -629,6 +700,30 @@ def test_json_holds_what_the_help_page_lists(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+ODD_NAMES = [
+    pytest.param("one\ntwo", "one two", id="line feed"),
+    pytest.param("one|two", "one|two", id="bar"),
+    pytest.param("one\u2028\ttwo\x1b[31m", "one two [31m", id="other controls"),
+    pytest.param("one\ud83dtwo", "one\\ud83dtwo", id="lone surrogate"),
+]
+
+
+@pytest.mark.parametrize(("name", "shown"), ODD_NAMES)
+def test_odd_names_of_abilities(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, shown: str) -> None:
+    rows = {(chat, name, 0): 1.0 for chat in "12"}
+    path = write_scores(tmp_path / "scores.jsonl", rows)
+    write_sidecar(path, name, judge_model=name)
+    text = report(capsys, path, path)[1]
+    assert f"\n  {shown}".ljust(27) + "    0.0000" in text
+    lines = report(capsys, path, path, "--format", "markdown")[1].split("\n")
+    escaped = re.sub(r"([\\|\[])", r"\\\1", shown)
+    assert len([line for line in lines if line.startswith(f"| {escaped} | ")]) == 3, "two runs and their difference"
+    for block in "\n".join(lines).split("\n\n"):
+        if block.startswith("|"):
+            assert all(row.startswith("| ") and row.endswith(" |") for row in block.strip().split("\n"))
+            assert len({row.replace("\\|", "").count("|") for row in block.strip().split("\n")}) == 1
+
+
 SCORED = st.dictionaries(
     st.tuples(st.sampled_from("123"), st.sampled_from(ABILITIES[:3]), st.integers(0, 2)),
     st.integers(1, 6).flatmap(lambda items: st.integers(0, items).map(lambda met: met / items)),
@@ -731,6 +826,30 @@ def test_plot_shows_each_run_and_nothing_is_cut_off(two_runs: list[Path]) -> Non
     assert inside.x1 <= figure.get_figwidth()
     assert inside.y0 >= 0
     assert inside.y1 <= figure.get_figheight()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("one\ntwo", id="line feed"),
+        pytest.param("one\ud83dtwo", id="lone surrogate"),
+        pytest.param("模型🙂" * 60, id="double width"),
+        pytest.param("long-name " * 30, id="long"),
+        pytest.param("long-name" * 30, id="one long word"),
+    ],
+)
+def test_plot_of_odd_names(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = write_scores(tmp_path / "scores.jsonl", {("1", name, 0): 1.0, ("1", "abstention", 0): 1.0})
+    write_sidecar(path, name, judge_model=name)
+    assert report(capsys, path, path, "--plot", tmp_path / "plot.svg")[0] == 0
+    axes = (figure := beam_plot.draw([load_run(path)])).axes[0]
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert all("\n" not in text and columns_of(text) <= 24 for text in shown)
+    with warnings.catch_warnings(action="ignore"):  # the font has no Chinese letters
+        inside = figure.get_tightbbox()
+    assert inside.x0 >= 0
+    assert inside.x1 <= figure.get_figwidth()
 
 
 def test_plot_of_one_chat_and_missing_abilities(tmp_path: Path) -> None:
