@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_common import QuestionKey, UsageError, beside, key_of, say, sha256_of_text
-from beam_log import ANSWER, counts_over, parse_line, read_lines
+from beam_log import ANSWER, counts_over, parse_line, sound_lines
 from beam_settings import load_sidecar
 
 ABSTENTION = "abstention"
@@ -74,13 +74,10 @@ def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
             if file.read(2) == b"\x1f\x8b":
                 raise UsageError(f"--answers {path} is a gzip file; unpack it first")
         in_file: dict[QuestionKey, tuple[dict[str, Any], Answer]] = {}
-        for line in read_lines(path, ANSWER):
-            if line.row is None:
-                say(f"warning: {path} line {line.number}: {line.problem}; left out, its question is not judged")
-                continue
-            key = key_of(line.row)
-            if counts_over(line.row, in_file[key][0] if key in in_file else None):
-                in_file[key] = ({"error": line.row.get("error")}, _answer(path, line.start, len(line.raw), line.row))
+        for line, row in sound_lines(path, ANSWER, "left out and not judged"):
+            key = key_of(row)
+            if counts_over(row, in_file[key][0] if key in in_file else None):
+                in_file[key] = ({"error": row.get("error")}, _answer(path, line.start, len(line.raw), row))
         for key, (_, answer) in in_file.items():
             answers[key] = _better(answers.get(key), answer)
     if not answers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -12,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -67,6 +68,23 @@ def shown_url(url: str) -> str:
     """A base URL for the record and for messages: without credentials and query."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+@contextlib.contextmanager
+def making_a_client() -> Iterator[None]:
+    """Where an HTTP client is made: proxy or certificates of the environment that cannot be used raise UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR name cannot be read ({one_line(str(error), 120)}); "
+            "unset these variables or let them name what is there"
+        ) from error
+    except (ImportError, ValueError) as error:  # SOCKS without its package, an unknown scheme
+        raise UsageError(
+            f"the proxy that the environment sets cannot be used ({one_line(str(error), 120)}); unset HTTP_PROXY, "
+            "HTTPS_PROXY and ALL_PROXY, or let them name an http:// proxy"
+        ) from error
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from beam_cli import shown_url
+from beam_cli import making_a_client, shown_url
 from beam_common import DATA_DIR, StoppedEarly, UsageError, one_line, plural, say
 from beam_release import QUESTIONS, TRUNCATED_CHAT
 
@@ -107,6 +107,15 @@ def blob_id(path: Path) -> str:
     return digest.hexdigest()
 
 
+def foreign(file: ReleaseFile, path: Path) -> str:
+    """What tells a local file from the release's; empty when they are the same, or when this one cannot be read."""
+    try:
+        found = blob_id(path)
+    except OSError:  # whoever needs the content says so
+        return ""
+    return "" if found == file.blob_id else f"git blob {found[:12]}, listed {file.blob_id[:12]}"
+
+
 def is_whole(path: Path, wanted: str) -> bool:
     return path.is_file() and blob_id(path) == wanted
 
@@ -154,7 +163,7 @@ class Fetcher:
 
     def __init__(self, client: httpx2.Client, mirror: str, folder: Path) -> None:
         self.client = client
-        self.mirror = mirror.rstrip("/")
+        self.mirror = mirror
         self.folder = folder
         self.stopping = threading.Event()
         self.received = 0
@@ -289,6 +298,7 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
 
     from beam_run import Progress
 
+    mirror = mirror.rstrip("/")
     todo = [file for file in files if not is_whole(folder / file.path, file.blob_id)]
     here = f", {len(files) - len(todo):,} of them already here" if len(todo) < len(files) else ""
     say(f"{plural(len(files), 'file')} of the release{here}; from {shown_url(mirror)} into {folder}")
@@ -298,7 +308,8 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
     done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     for file in todo:
         waiting.put(file)
-    client = httpx2.Client(follow_redirects=True, timeout=READ_TIMEOUT)
+    with making_a_client():
+        client = httpx2.Client(follow_redirects=True, timeout=READ_TIMEOUT)
     fetcher = Fetcher(client, mirror, folder)
 
     def work() -> None:
@@ -319,6 +330,7 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
     # Daemons: a signal ends the program at once, not when a stalled read times out.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(todo)))]
     progress = Progress(len(todo), 0, "file", lambda: f"{fetcher.received / 1e6:,.1f} MB received")
+    missing: list[str] = []
     try:
         for thread in threads:
             thread.start()
@@ -327,7 +339,7 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
             progress.step()
             progress.tick()
             if isinstance(error, NotThere) and allow_missing:
-                say(f"warning: {file.path}: {error}; left out")
+                missing.append(file.path)
             elif error:
                 give_up(file, error, mirror)
     finally:
@@ -337,6 +349,9 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
             if thread.ident is not None:
                 thread.join(0.1)
         client.close()
+    if missing:
+        more = f" and {len(missing) - 3:,} more" if len(missing) > 3 else ""
+        say(f"warning: HTTP 404, the server does not have {', '.join(missing[:3])}{more}; left out")
 
 
 def next_outcome(done: queue.SimpleQueue[Outcome], progress: Progress) -> Outcome:

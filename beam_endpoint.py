@@ -17,13 +17,13 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import httpx2
 import openai
 
-from beam_cli import shown_url
+from beam_cli import making_a_client, shown_url
 from beam_common import UsageError, one_line
 from beam_failure import (
     BOM,
@@ -39,6 +39,8 @@ from beam_failure import (
 from beam_reply import EventLines, Reply, Stream, read_completion
 
 LONGEST_REPLY = 64 * 2**20  # bytes; more than any answer, so a server that never ends cannot fill the memory
+LONGEST_REFUSAL = 2**20  # bytes of an error's body that are read
+SMALL_BODY = 2**16  # bytes; up to here copying a body is cheaper than sending it in slices
 CONNECT_SECONDS = 60.0
 AFTER_FINISH_SECONDS = 30.0  # how long a finished answer is held back for its usage and [DONE]
 DRAIN_SECONDS = 0.25  # how long a finished stream may take to close before its connection is given up
@@ -100,37 +102,29 @@ class Endpoint:
         parts = urlsplit(base_url)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=connections)
         bounds = httpx2.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS), pool=None)
-        try:
+        with making_a_client():
             self.proxy = _proxy_for(parts.scheme, parts.hostname or "")
-            http_client = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=bounds)
-        except OSError as error:
-            raise UsageError(
-                f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR name cannot be read ({one_line(str(error), 120)}); "
-                "unset these variables or let them name what is there"
-            ) from error
-        except (ImportError, ValueError) as error:  # SOCKS without its package, an unknown scheme
-            raise UsageError(
-                f"the proxy that the environment sets cannot be used ({one_line(str(error), 120)}); unset HTTP_PROXY, "
-                "HTTPS_PROXY and ALL_PROXY, or let them name an http:// proxy"
-            ) from error
+            self._http = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=bounds)
         try:
             with _without_openai_variables():
-                self._client = openai.AsyncOpenAI(
+                client = openai.AsyncOpenAI(
                     api_key=api_key,
                     base_url=urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")),
-                    default_query=dict(parse_qsl(parts.query, keep_blank_values=True)),
                     default_headers=dict(headers),
-                    max_retries=0,
-                    timeout=bounds,
-                    http_client=http_client,
+                    http_client=self._http,
                 )
+            # What the SDK would send, taken once: its own way to a request costs more CPU than the request.
+            known = {**client.auth_headers, **client.default_headers}
+            self._headers = {name: value for name, value in known.items() if isinstance(value, str)}
+            query = parse_qsl(parts.query, keep_blank_values=True)
+            self._url = httpx2.URL(f"{client.base_url}chat/completions", **({"params": query} if query else {}))
         except httpx2.InvalidURL as error:
             raise UsageError(
                 f"{flags.base_url} {shown_url(base_url)!r} is no URL: {one_line(str(error), 120)}"
             ) from error
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._http.aclose()
 
     async def ask(
         self,
@@ -140,19 +134,14 @@ class Endpoint:
     ) -> Reply | Failure:
         """Send one request and read its reply.
 
-        `on_sent` is called when the body has gone out, `on_first_piece` when the reply has begun.
-
-        No silence longer than `timeout` seconds, and three times that in all.
+        `on_sent` is called when the body has gone out, `on_first_piece` when the reply has begun. No silence longer
+        than `timeout` seconds, and three times that in all.
         """
         try:
             async with asyncio.timeout(3 * self.timeout):
                 outcome = await self._ask(body, on_first_piece, on_sent)
         except TimeoutError:
             outcome = Failure("retry", f"no whole reply within {3 * self.timeout:g} s")
-        except openai.APITimeoutError as error:
-            outcome = self._no_connection(error.__cause__ or error)
-        except openai.APIConnectionError as error:
-            outcome = self._no_connection(error.__cause__ or error)
         except httpx2.HTTPError as error:
             outcome = self._no_connection(error)
         return outcome if isinstance(outcome, Reply) else self._explained(outcome, sum(map(len, body)))
@@ -160,31 +149,25 @@ class Endpoint:
     async def _ask(
         self, body: Sequence[bytes], on_first_piece: Callable[[], None], on_sent: Callable[[], None]
     ) -> Reply | Failure:
-        length = {"Content-Length": str(sum(map(len, body))), "Content-Type": "application/json"}
+        size = sum(map(len, body))
+        slices = body if size > SMALL_BODY else [b"".join(body)]
+        headers = {**self._headers, "Content-Length": str(size)}
+        request = self._http.build_request("POST", self._url, headers=headers, content=_slices(slices, on_sent))
+        response = await self._http.send(request, stream=True)
         try:
-            posted = await self._client.post(
-                "/chat/completions",
-                cast_to=httpx2.Response,
-                content=_slices(body, on_sent),
-                options={"headers": length},
-                stream=True,
-                stream_cls=openai.AsyncStream[object],
-            )
-            response = cast(httpx2.Response, posted)  # with this cast_to the SDK hands out the bare response
-        except openai.APIStatusError as error:
-            return self._refused(error.response)
-        try:
-            return await self._read(response, on_first_piece)
+            if response.is_success:
+                return await self._read(response, on_first_piece)
+            return self._refused(response, await _beginning(response))
         finally:
             await response.aclose()
 
-    def _refused(self, response: httpx2.Response) -> Failure:
-        wait = named_wait(response.headers, time.time()) or named_wait_inside(response.content)
+    def _refused(self, response: httpx2.Response, body: bytes) -> Failure:
+        wait = named_wait(response.headers, time.time()) or named_wait_inside(body)
         try:
-            content = json.loads(response.content)
+            content = json.loads(body)
         except (ValueError, RecursionError):
             content = None
-        failure = meaning(response.status_code, read_error(content, response.content), wait)
+        failure = meaning(response.status_code, read_error(content, body), wait)
         if response.is_redirect:
             try:
                 place = shown_url(response.headers.get("location", "")) or "nowhere"
@@ -252,7 +235,7 @@ class Endpoint:
 
     def _no_connection(self, error: BaseException) -> Failure:
         kind = type(error).__name__
-        if isinstance(error, (httpx2.TimeoutException, openai.APITimeoutError)):
+        if isinstance(error, httpx2.TimeoutException):
             limit = min(self.timeout, CONNECT_SECONDS) if isinstance(error, httpx2.ConnectTimeout) else self.timeout
             return Failure("retry", f"the endpoint was silent for {limit:g} s ({kind})")
         text = f"no connection or a broken one: {one_line(str(error), 160) or kind} ({kind})"
@@ -305,6 +288,17 @@ async def _rest(start: bytes, chunks: AsyncIterator[bytes]) -> bytes | None:
         if size > LONGEST_REPLY:
             return None
     return b"".join(parts)
+
+
+async def _beginning(response: httpx2.Response) -> bytes:
+    """The body of a refusal, as far as it comes and as far as it matters: its status says the most."""
+    body = b""
+    with contextlib.suppress(httpx2.HTTPError):
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > LONGEST_REFUSAL:
+                break
+    return body
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:

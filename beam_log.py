@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import gzip
+import itertools
 import json
 import os
 import re
@@ -140,13 +141,20 @@ def read_lines(path: str | Path, wanted: Wanted) -> Iterator[Line]:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
+def sound_lines(path: str | Path, wanted: Wanted, fate: str = "left out") -> Iterator[tuple[Line, dict[str, Any]]]:
+    """The lines of a file that are rows, with these; others are reported, those of one problem in a row together."""
+    for problem, lines in itertools.groupby(read_lines(path, wanted), lambda line: line.problem):
+        if problem is None:
+            yield from ((line, line.row) for line in lines if line.row is not None)
+        else:
+            numbers = [line.number for line in lines]
+            place = f"line {numbers[0]}" if len(numbers) == 1 else f"lines {numbers[0]} to {numbers[-1]}"
+            say(f"warning: {path} {place}: {problem}; {fate}")
+
+
 def read_rows(path: str | Path, wanted: Wanted) -> Iterator[dict[str, Any]]:
     """The rows of a file; a line that is none is reported with its number and left out."""
-    for line in read_lines(path, wanted):
-        if line.row is None:
-            say(f"warning: {path} line {line.number}: {line.problem}; left out")
-        else:
-            yield line.row
+    return (row for _, row in sound_lines(path, wanted))
 
 
 def counts_over(row: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> bool:

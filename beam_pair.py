@@ -49,10 +49,11 @@ class Content:
 
 
 def differing(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """What differs from a recorded digest, one text each; what is not recorded does not."""
+    """What differs from a recorded digest, one text each, with the first 12 digits of a SHA-256; what is not recorded
+    does not."""
 
     def show(value: Any) -> str:
-        return f"{value:,}" if isinstance(value, int) else str(value)
+        return f"{value:,}" if isinstance(value, int) else str(value)[:12]
 
     names = {"number": "chats", "sha256": "SHA-256"}
     return [
@@ -210,6 +211,8 @@ def write_pair(pair: Pair, chats: Sequence[ChatFiles]) -> Content:
         if content.problems:
             more = f" (and {len(content.problems) - 1:,} more)" if len(content.problems) > 1 else ""
             raise UsageError(f"{content.problems[0]}{more}; nothing was installed")
+        # A kill between the two must not leave new chats beside old questions: a missing file is noticed, that is not.
+        pair.questions.unlink(missing_ok=True)
         new.chats.replace(pair.chats)
         new.questions.replace(pair.questions)
     if left_out:

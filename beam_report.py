@@ -30,10 +30,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import beam_plot
 from beam_cli import Parser, command
-from beam_common import VERSION, one_line, plural, say
+from beam_common import VERSION, UsageError, beside, one_line, plural, say
+from beam_settings import load_sidecar
 from beam_stats import LEVEL, Difference, Estimate, holm, paired_difference
 from beam_summary import (
     Run,
@@ -47,7 +49,7 @@ from beam_summary import (
     summary_lines,
     summary_rows,
 )
-from beam_width import WIDTH, filled, label, shortened, wrapped
+from beam_width import WIDTH, columns, filled, label, shortened, wrapped
 
 ALPHA = 1 - LEVEL
 # What must agree between two runs for their scores to be comparable: key in the settings, name for people.
@@ -62,6 +64,7 @@ COMPARED = {
     "ordering_prompt_sha256": "ordering prompt",
 }
 VERDICTS = {"lower": "lower", "higher": "higher", "noise": "no difference beyond noise"}
+SHORTEST_NAME = 8  # columns; less than that would be left of a name in a title that says much already
 SHORT_VERDICTS = VERDICTS | {"noise": "within noise"}
 
 
@@ -159,13 +162,16 @@ def headline(comparison: Comparison) -> str:
     return f"{verdict} than {first} by {number(abs(found.mean), 3)} ({number(near, 3)} to {number(far, 3)})"
 
 
-def distinct_names(runs: Sequence[Run]) -> list[Run]:
-    """The runs, those of one model told apart by as much of their path as it takes."""
+def distinct_names(runs: Sequence[Run], hosts: Sequence[str]) -> list[Run]:
+    """The runs, those of one model told apart by the hosts of its endpoints, or by as much of their path as it takes."""
     named = []
     for place, run in enumerate(runs):
         twins = [other.path for other in runs if other.name == run.name and other is not run]
+        endpoints = [host for other, host in zip(runs, hosts, strict=True) if other.name == run.name]
         name = run.name
-        if twins:
+        if twins and all(endpoints) and len(set(endpoints)) == len(endpoints):
+            name = f"{run.name} ({hosts[place]})"
+        elif twins:
             parts = run.path.parts
             tails = (Path(*parts[-length:]) for length in range(1, len(parts) + 1))
             tail = next((tail for tail in tails if not any(_ends_with(twin, tail) for twin in twins)), None)
@@ -173,6 +179,17 @@ def distinct_names(runs: Sequence[Run]) -> list[Run]:
             name = f"{run.name} ({file})" if run.name != run.path.name else file
         named.append(replace(run, name=name))
     return named
+
+
+def hosts_of(run: Run) -> str:
+    """The hosts (with ports) that gave a run's answers; empty unless its sidecar tells that of every answers file."""
+    try:
+        sidecar = load_sidecar(beside(str(run.path).removesuffix(".gz"), ".run.json")) or {}
+        files = [item if isinstance(item, dict) else {} for item in sidecar.get("answers", [])]
+        hosts = [urlsplit(str(file.get("base_url") or "")).netloc.rpartition("@")[2] for file in files]
+    except (UsageError, ValueError):  # of the sidecar it has been said
+        return ""
+    return label(" + ".join(dict.fromkeys(hosts)), 60) if all(hosts) else ""
 
 
 def _ends_with(path: Path, tail: Path) -> bool:
@@ -201,7 +218,10 @@ def p_text(p: float | None) -> str:
 
 def comparison_lines(comparison: Comparison) -> list[str]:
     """A comparison for people, in lines of at most 80 columns."""
-    lines = [f"=== {shortened(comparison.second.name, 31)} against {shortened(comparison.first.name, 31)} ==="]
+    names = (comparison.second.name, comparison.first.name)
+    room = WIDTH - len("===  against  ===")
+    second, first = (shortened(a, max(room // 2, room - columns(b))) for a, b in (names, names[::-1]))
+    lines = [f"=== {second} against {first} ==="]
     for note in comparison.notes:
         lines += wrapped(f"note: {note}")
     lines += wrapped(f"verdict: {headline(comparison)}")
@@ -221,10 +241,19 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
+def titled(line: str, name: str) -> str:
+    """The first line of a summary with the run's name, where that fits. Its beginning is a stable format: never cut."""
+    room = WIDTH - len(line) - len(" · ")
+    if name and room >= SHORTEST_NAME:
+        return f"{line} · {shortened(name, room)}"
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+
+
 def text_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[str]:
     lines: list[str] = []
     for run in runs:
-        lines += [*(shortened(line, WIDTH) for line in summary_lines(run)), ""]
+        first, *others = summary_lines(run)
+        lines += [titled(first, run.name if len(runs) > 1 else ""), *(shortened(line, WIDTH) for line in others), ""]
     for comparison in comparisons:
         lines += [*comparison_lines(comparison), ""]
     return lines[:-1]
@@ -344,7 +373,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.plot is not None:
         beam_plot.check(args.plot)
-    runs = distinct_names([load_run(path) for path in args.scores])
+    runs = [load_run(path) for path in args.scores]
+    runs = distinct_names(runs, [hosts_of(run) for run in runs])
     comparisons = [compare(runs[0], run) for run in runs[1:]]
     if args.format == "json":
         print(json.dumps(report_object(runs, comparisons), indent=1, allow_nan=False))

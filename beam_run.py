@@ -231,23 +231,26 @@ class Run:
     # -- sending ------------------------------------------------------------------------------------------------
 
     def _start_due(self) -> None:
+        while len(self._asking) < self._limits.concurrency and (job := self._next()):
+            task = asyncio.create_task(self._work(job))
+            self._asking[task] = job
+            task.add_done_callback(self._landed)
+
+    def _next(self) -> Job | None:
+        """The job to send now, if any may be sent."""
         now = time.monotonic()
         while self._waiting and self._waiting[0][0] <= now:
-            job = heapq.heappop(self._waiting)[2]
-            job.group.waiting -= 1
-            self._order.again(job)
+            due = heapq.heappop(self._waiting)[2]
+            due.group.waiting -= 1
+            self._order.again(due)
         if self._stop or now < self._pause_until:
-            return
-        while len(self._asking) < self._limits.concurrency:
-            following = self._order.next(now, self._may_start(now))
-            if following is None:
-                return
+            return None
+        job = self._order.next(now, self._may_start(now))
+        if job is not None:
             self._wave_left -= 1
-            self._sent += following.last is None
-            following.sent_at = now
-            task = asyncio.create_task(self._work(following))
-            self._asking[task] = following
-            task.add_done_callback(self._landed)
+            self._sent += job.last is None
+            job.sent_at = now
+        return job
 
     def _may_start(self, now: float) -> bool:
         """Whether a job that was never sent may be sent: into an outage only a few at a time.
@@ -302,20 +305,24 @@ class Run:
         self._wake.set()
 
     async def _work(self, job: Job) -> None:
+        """Make requests one after the other in one place, as long as there are any to make."""
         task = asyncio.current_task()
         assert task is not None
-        try:
-            outcome = await self._attempt(job)
-        finally:
-            self._order.landed(job)
-        self._asking.pop(task, None)
-        self._settling.add(task)  # its place is free again, and a stop lets it finish
+        following: Job | None = job
+        while following is not None:
+            self._asking[task] = job = following
+            try:
+                outcome = await self._attempt(job)
+            finally:
+                self._order.landed(job)
+            del self._asking[task]
+            self._take(job, outcome)
+            following = self._next()
         self._wake.set()
-        await self._take(job, outcome)
 
     # -- what an outcome does -----------------------------------------------------------------------------------
 
-    async def _take(self, job: Job, outcome: Reply | Failure) -> None:
+    def _take(self, job: Job, outcome: Reply | Failure) -> None:
         if isinstance(outcome, Reply):
             self._successes += 1
             self._answered(job)
@@ -332,6 +339,11 @@ class Run:
                 return  # enough of them are recorded
             job.last = outcome
             self._count(job, failed=True)
+        saving = asyncio.create_task(self._save(job, outcome))  # holds no place, and a stop lets it finish
+        self._settling.add(saving)
+        saving.add_done_callback(self._landed)
+
+    async def _save(self, job: Job, outcome: Reply | Failure) -> None:
         if not await self._settle(job, outcome):
             if not self._stop:
                 self._order.again(job)

@@ -35,7 +35,7 @@ from urllib.parse import urlsplit
 
 from beam_cli import Parser, comma_list, command, shown_url
 from beam_common import DATA_DIR, TOKENIZER_DIR, UsageError, keep_secret, one_line, plural, say, write_whole
-from beam_download import MANIFEST, MIRROR, fetch_all, files_for, read_manifest
+from beam_download import MANIFEST, MIRROR, fetch_all, files_for, foreign, read_manifest
 from beam_pair import Content, Pair, differing, read_pair, write_pair
 from beam_release import TIERS, ChatFiles, chat_ids, choose, complete_chats, numeric
 
@@ -43,6 +43,7 @@ DIGESTS = DATA_DIR / "digests.json"
 VOCABULARY = "tiktoken.model"
 HUB_REPOSITORY = "moonshotai/Kimi-K2.6"
 SELECTION_NOTE = "a selection made with --chats, --prefer-truncated or --allow-missing differs for that reason"
+MOST_NAMED = 5  # files that are not the release's
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -89,7 +90,8 @@ def _from_hub() -> Path:
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries fill the screen
         say(f"fetching {VOCABULARY} of {HUB_REPOSITORY} from {shown_url(constants.ENDPOINT)}")
         return Path(hf_hub_download(HUB_REPOSITORY, VOCABULARY))
-    except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL, EntryNotFoundError, XetDownloadError) as error:
+    except (OSError, ValueError, ImportError, httpx2.HTTPError, httpx2.InvalidURL, EntryNotFoundError,
+            XetDownloadError) as error:  # fmt: skip  # ImportError: a SOCKS proxy without its package
         cause = error.__cause__ or error  # what lies behind "check your connection"
         raise UsageError(
             f"--tokenizer hub: {one_line(str(cause) or type(cause).__name__, 200)}; check network, proxy, HF_ENDPOINT, "
@@ -194,6 +196,9 @@ def sources(args: argparse.Namespace, tag: str) -> list[ChatFiles]:
         tier = {name: other for other, name in TIERS.items()}.get(folder.resolve().name, tag)
         if tier != tag and tag in TIERS:
             say(f"warning: {folder} is the tier of --tag {tier}, but the files will be named {tag}")
+        found = complete_chats(folder, chats, args.prefer_truncated, args.allow_missing)
+        warn_of_foreign(found, folder)
+        return found
     else:
         release = read_manifest(MANIFEST, TIERS[tag])
         chats = choose(sorted({file.chat_id for file in release}, key=numeric), args.chats, f"the {tag} tier")
@@ -201,6 +206,22 @@ def sources(args: argparse.Namespace, tag: str) -> list[ChatFiles]:
         fetch_all(files_for(release, chats, args.prefer_truncated), args.mirror, cache, args.allow_missing)
         folder = cache / "chats" / TIERS[tag]
     return complete_chats(folder, chats, args.prefer_truncated, args.allow_missing)
+
+
+def warn_of_foreign(chats: Sequence[ChatFiles], folder: Path) -> None:
+    """Name the files of a tier directory whose content is not the release's; a tier is known by its folder's name."""
+    tier = folder.resolve().name
+    listed = {file.path: file for file in read_manifest(MANIFEST, tier)}
+    warnings = []
+    for path in (path for files in chats for path in (files.chat, files.questions)):
+        name = path.relative_to(folder).as_posix()
+        file = listed.get(f"chats/{tier}/{name}")
+        if file and (difference := foreign(file, path)):
+            warnings.append(f"{name} is not the release's file ({difference})")
+    for warning in warnings[:MOST_NAMED]:
+        say(f"warning: {warning}")
+    if len(warnings) > MOST_NAMED:
+        say(f"warning: and {len(warnings) - MOST_NAMED:,} more")
 
 
 @contextmanager
@@ -238,7 +259,7 @@ def prepare(args: argparse.Namespace, tag: str) -> None:
     recorded = json.loads(DIGESTS.read_bytes())["tags"].get(tag)
     if recorded:
         differs = differing(recorded["chats"], chats) + differing(recorded["questions"], questions)
-        print(f"not the recorded {tag} files: {SELECTION_NOTE}" if differs else f"they are the recorded {tag} files")
+        print(f"not the recorded {tag} files: {reason(args)}" if differs else f"they are the recorded {tag} files")
     here = args.out_dir.resolve() == DATA_DIR
     files = f"--tag {tag}" if here else f"--chats-file {pair.chats} --questions-file {pair.questions}"
     print(f"next: python beam_generate.py --dry-run {files}")
@@ -246,6 +267,17 @@ def prepare(args: argparse.Namespace, tag: str) -> None:
         print(
             "before that, for chats this long: python prepare_data.py --tokenizer hub (or a local file instead of hub)"
         )
+
+
+def reason(args: argparse.Namespace) -> str:
+    """Why the files made are not the recorded ones, as far as the command line tells."""
+    selection = {
+        "--chats": args.chats,
+        "--prefer-truncated": args.prefer_truncated,
+        "--allow-missing": args.allow_missing,
+    }
+    used = [flag for flag, value in selection.items() if value]
+    return f"a selection made with {' and '.join(used)} differs for that reason" if used else "--check says in what"
 
 
 def refuse_misuse(args: argparse.Namespace, tag: str) -> None:

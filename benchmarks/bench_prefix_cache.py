@@ -134,6 +134,7 @@ async def simulate(setting: Setting, way: Way, scale: float) -> Result:
     order = Order(groups, max(way.open_chats, 1), opener_first=way.open_chats > 0, cache_life=waits.cache_life)
 
     async def attempt(job: Job) -> Reply:
+        run.sent(job)
         await endpoint.answer(job.group.item, job.item, lambda: run.touch(job.group) if way.streamed else None)
         return Reply("yes")
 
@@ -175,11 +176,9 @@ class LeapingLoop(asyncio.SelectorEventLoop):
 
 
 def leaping(setting: Setting, way: Way) -> Result:
-    import beam_run
-
     loop = LeapingLoop()
     try:
-        with mock.patch.object(beam_run, "time", SimpleNamespace(monotonic=loop.time)):  # the driver's clock
+        with mock.patch("beam_run.time", SimpleNamespace(monotonic=loop.time)):  # the driver's clock
             return loop.run_until_complete(simulate(setting, way, 1.0))
     finally:
         loop.close()

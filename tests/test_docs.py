@@ -161,7 +161,7 @@ def test_choices_are_named_in_the_table(program: str) -> None:
 
 
 def test_examples_of_rows_have_the_keys_that_are_written() -> None:
-    judged = beam_answers.Answer(("2", "abstention", 0), Path("a.jsonl"), 0, 0, "…", None, False, 1)
+    judged = beam_answers.Answer(("2", "abstention", 0), Path("a.jsonl"), 0, 0, "…", None, False, ("…",))
     call = beam_details.Call(0, "…", "…", lambda reply, finish_reason: 0.5)
     detail = beam_details.detail_row(judged, "judged", "strict", [beam_details.verdict(call, Reply("…"), 0.5)])
     question = dict.fromkeys(QuestionRow.__annotations__, "…") | {"question_index": 0}

@@ -453,7 +453,24 @@ def test_not_there(mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture
         fetch_all(RELEASE, mirror.url, tmp_path, allow_missing=False)
     fetch_all(RELEASE, mirror.url, tmp_path, allow_missing=True)
     assert names(tmp_path) == {file.path for file in RELEASE} - {CHAT}
-    assert f"warning: {CHAT}: HTTP 404" in capsys.readouterr().err
+    assert f"warning: HTTP 404, the server does not have {CHAT}; left out" in capsys.readouterr().err
+
+
+def test_many_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [ReleaseFile(f"chats/1M/{n}/chat.json", "0" * 40) for n in range(9)]
+    for mirror in serving({}):
+        fetch_all(files, mirror.url, tmp_path, allow_missing=True)
+    assert len(lines := [line for line in capsys.readouterr().err.splitlines() if "warning" in line]) == 1
+    assert lines[0].count("chats/1M/") == 3
+    assert lines[0].endswith(" and 6 more; left out")
+
+
+def test_a_slash_at_the_end_of_the_mirror_is_not_doubled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for mirror in serving({}):
+        with pytest.raises(UsageError, match=f"^{mirror.url}/{CHAT}: HTTP 404"):
+            fetch_all(RELEASE[:1], mirror.url + "//", tmp_path, allow_missing=False)
+        assert mirror.asked(CHAT) == [""]
+        assert f"from {mirror.url} into" in capsys.readouterr().err
 
 
 def let_go(mirror: Mirror) -> None:
@@ -538,6 +555,26 @@ def test_a_proxy_from_the_environment(mirror: Mirror, tmp_path: Path, monkeypatc
     monkeypatch.setenv("http_proxy", mirror.url)
     fetch_all(RELEASE, "http://release.invalid", tmp_path, allow_missing=False)
     assert names(tmp_path) == {file.path for file in RELEASE}
+
+
+@pytest.mark.parametrize("arguments", [["--chats", "1"], ["--tokenizer", "hub"]], ids=["data", "vocabulary"])
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "gopher://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_one_line(
+    proxy: str,
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if proxy.startswith("socks"):
+        monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    assert prepare_data.main([*arguments, "--out-dir", str(tmp_path / "data")]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ")
+    assert "proxy" in error
+    assert not list(tmp_path.glob("data/beam_*"))
 
 
 # ---------------------------------------------------------------------------------------------------------------

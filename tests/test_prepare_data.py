@@ -479,7 +479,39 @@ def test_a_tier_under_another_tag_is_remarked(tmp_path: Path, capsys: pytest.Cap
     captured = capsys.readouterr()
     assert "warning: " in captured.err
     assert "--tag 128k" in captured.err
-    assert "not the recorded 1m files" in captured.out
+    assert "not the recorded 1m files: --check says in what\n" in captured.out
+
+
+def test_files_that_are_not_the_release_s_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listed file with another content is named; the same content, and a chat that is not listed, is not."""
+    src = make_tier(tmp_path / "1M", {chat: chat_files() for chat in ("1", "2", "3", "4")})
+    content = (src / "1/chat.json").read_bytes()
+    right = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    other = "0123456789abcdef" + "0" * 24
+    asked = "probing_questions/probing_questions.json"
+    listed = [(right, "1/chat.json"), (other, f"1/{asked}"), (other, "2/chat.json"), (other, "9/chat.json")]
+    listed += [(other, f"{chat}/{name}") for chat in "34" for name in ("chat.json", asked)]
+    manifest = tmp_path / "release.tsv"
+    manifest.write_text("".join(f"{blob}\tchats/1M/{name}\n" for blob, name in listed))
+    monkeypatch.setattr(prepare_data, "MANIFEST", manifest)
+    assert prepare(src, tmp_path / "out") == 0
+    lines = capsys.readouterr().err.splitlines()
+    starts = [f"1/{asked}", "2/chat.json", "3/chat.json", f"3/{asked}", "4/chat.json"]
+    assert [line.partition(" (git blob ")[0] for line in lines] == [
+        *(f"warning: {name} is not the release's file" for name in starts), "warning: and 1 more"
+    ]  # fmt: skip
+    assert lines[1].endswith(f" (git blob {right[:12]}, listed 0123456789ab)")
+    shutil.copytree(src, tmp_path / "elsewhere")
+    assert prepare(tmp_path / "elsewhere", tmp_path / "out") == 0
+    assert capsys.readouterr().err == "", "the folder's name is that of no tier"
+
+
+@needs_release
+def test_the_release_s_own_files_are_not_remarked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(OFFICIAL / "chats/1M", tmp_path, "--chats", "3") == 0
+    assert "not the release's file" not in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -494,6 +526,26 @@ def test_a_disk_that_loses_a_message(
     assert prepare(make_tier(tmp_path / "src", {"1": chat_files()}), tmp_path / "out") == 2
     assert "the counts read back are not those written" in capsys.readouterr().err
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_kill_between_the_two_files_leaves_no_pair_that_does_not_match(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert prepare(make_tier(tmp_path / "src", {"1": chat_files()}), out) == 0
+    real = Path.replace
+
+    def replace(new: Path, target: Path) -> Path:
+        if target.name.endswith("questions.jsonl"):
+            raise KeyboardInterrupt
+        return real(new, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    assert prepare(make_tier(tmp_path / "src", {"2": chat_files()}), out) == 130
+    assert [path.name for path in out.iterdir()] == ["beam_t_chats.jsonl.gz"]
+    capsys.readouterr()
+    assert check(out, "--tag", "t") == 1
+    assert "t: differs: beam_t_questions.jsonl is missing" in capsys.readouterr().out
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
@@ -628,8 +680,8 @@ def test_check_of_what_differs(sample: Path, tokenizer: Path, capsys: pytest.Cap
     assert check(sample) == 1
     screen = capsys.readouterr().out
     assert "sample chats: ok" in screen
-    expected, found = DIGESTS["sample"]["questions"]["sha256"], hashlib.sha256(path.read_bytes()).hexdigest()
-    assert f"sample questions: differs: SHA-256 expected {expected}, found {found}" in screen
+    expected, found = DIGESTS["sample"]["questions"]["sha256"][:12], hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    assert f"sample questions: differs: SHA-256 expected {expected}, found {found} (" in screen
     assert "sample: differs: beam_sample_questions.jsonl line 1: no 'chat_id'" in screen
     assert "vocabulary: differs: bytes expected 22, found 14; SHA-256 expected " in screen
 
@@ -674,7 +726,7 @@ def test_check_says_why_a_selection_differs(
 ) -> None:
     src = HERE / "data/sample"
     assert prepare_data.main(["--tag", "sample", "--src", str(src), "--out-dir", str(tmp_path), "--chats", "2"]) == 0
-    assert "not the recorded sample files: a selection made with --chats" in capsys.readouterr().out
+    assert "not the recorded sample files: a selection made with --chats differs" in capsys.readouterr().out
     assert check(tmp_path) == 1
     screen = capsys.readouterr().out
     assert "chats expected 3, found 1" in screen

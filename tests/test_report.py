@@ -69,8 +69,9 @@ def detail(question: Question, levels: list[float | None], **changes: Any) -> di
 
 
 def write_sidecar(scores: Path, model: str = "model-a", **changes: Any) -> None:
-    """The settings beside a scores file. `changes` go into the settings, or are `selected`, `counts`, `data`."""
-    answers = {"file": "answers.jsonl", "model": model, "base_url": "http://x/v1", "data": changes.pop("data", DATA)}
+    """The settings beside a scores file. `changes` go into the settings, or are `selected`, `counts`, `data`, `base_url`."""
+    answers = {"file": "answers.jsonl", "model": model, "data": changes.pop("data", DATA)}
+    answers["base_url"] = changes.pop("base_url", "http://x/v1")
     if "selected" in changes:
         answers["selected"] = changes.pop("selected")
     counts = changes.pop("counts", {"answers": 4, "unscorable": 0, "answers_with_error": 0, "empty": 0})
@@ -540,12 +541,71 @@ def test_runs_are_told_apart(
         if model:
             write_sidecar(path, model)
         runs.append(load_run(path))
-    assert [run.name for run in beam_report.distinct_names(runs)] == names
+    assert [run.name for run in beam_report.distinct_names(runs, [""] * len(runs))] == names
+
+
+@pytest.mark.parametrize(
+    ("urls", "names"),
+    [
+        pytest.param(["http://localhost:8000/v1", "https://p.example/v1"], ["localhost:8000", "p.example"], id="hosts"),
+        pytest.param(["http://localhost:1/v1", "http://localhost:2/v1"], ["localhost:1", "localhost:2"], id="ports"),
+        pytest.param(["http://u:p@one/v1", "http://two/v1"], ["one", "two"], id="credentials"),
+        pytest.param(["http://x/a/v1", "http://x/b/v1"], ["0.jsonl", "1.jsonl"], id="one-host"),
+        pytest.param(
+            ["http://x/v1", "http://y/v1", "http://x/v1"], ["0.jsonl", "1.jsonl", "2.jsonl"], id="two-of-three"
+        ),
+        pytest.param(["http://x/v1", None], ["0.jsonl", "1.jsonl"], id="not-recorded"),
+        pytest.param(["http://x/v1", "http://[y/v1"], ["0.jsonl", "1.jsonl"], id="no-url"),
+    ],
+)
+def test_runs_of_one_model_are_told_apart_by_their_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], urls: list[str | None], names: list[str]
+) -> None:
+    paths = [write_scores(tmp_path / f"{place}.jsonl", four(1, 0, 1, 1)) for place in range(len(urls))]
+    for path, url in zip(paths, urls, strict=True):
+        write_sidecar(path, "m", base_url=url)
+    runs = json.loads(report(capsys, *paths, "--format", "json")[1])["runs"]
+    assert [run["name"] for run in runs] == [f"m ({name})" for name in names]
+
+
+def test_hosts_of_shards(tmp_path: Path) -> None:
+    run = load_run(write_scores(tmp_path / "s.jsonl", four(1, 0, 1, 1)))
+    assert beam_report.hosts_of(run) == ""
+    shards = [{"base_url": url} for url in ("http://a/v1", "http://b/v1", "http://a/v2")]
+    (tmp_path / "s.run.json").write_text(json.dumps({"answers": shards}))
+    assert beam_report.hosts_of(run) == "a + b"
+
+
+def test_titles_hold_names_whole_where_they_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [write_scores(tmp_path / name, four(1, 0, 1, 1)) for name in ("scores.jsonl", "provider.scores.jsonl")]
+    for path in paths:
+        write_sidecar(path, "my-model")
+    titles = [line for line in report(capsys, *paths)[1].splitlines() if line.startswith("===")]
+    assert titles == [
+        "=== BEAM summary (n=4) === · my-model (scores.jsonl)",
+        "=== BEAM summary (n=4) === · my-model (provider.scores.jsonl)",
+        "=== my-model (provider.scores.jsonl) against my-model (scores.jsonl) ===",
+    ]
+    assert report(capsys, paths[0])[1].startswith("=== BEAM summary (n=4) ===\n"), "one run needs no name there"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(
+            "=== BEAM summary (n=4) ===", "=== BEAM summary (n=4) === · " + "a" * 25 + "…" + "a" * 25, id="cut"
+        ),
+        pytest.param("=" * 70, "=" * 70, id="no-room"),
+        pytest.param("=" * 88, "=" * 79 + "…", id="too-long-without-a-name"),
+    ],
+)
+def test_the_start_of_a_title_is_never_cut(line: str, expected: str) -> None:
+    assert beam_report.titled(line, "a" * 60) == expected
 
 
 def test_the_same_file_twice_has_two_names(tmp_path: Path) -> None:
     run = load_run(write_scores(tmp_path / "s.jsonl", four(1, 0, 1, 1)))
-    assert [named.name for named in beam_report.distinct_names([run, load_run(run.path)])] == [
+    assert [named.name for named in beam_report.distinct_names([run, load_run(run.path)], ["x", "x"])] == [
         "s.jsonl, no. 1",
         "s.jsonl, no. 2",
     ]
@@ -594,6 +654,17 @@ def test_damaged_lines_are_named_and_left_out(tmp_path: Path, capsys: pytest.Cap
     code, out, err = report(capsys, path)
     assert (code, out) == (2, "")
     assert "holds no scores" in err.splitlines()[-1]
+
+
+def test_a_file_of_another_kind_is_one_warning_and_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_lines(tmp_path / "answers.jsonl", [identity(question) | {"response": "a"} for question in many(0)])
+    code, _, err = report(capsys, path)
+    assert code == 2
+    warning, error = err.splitlines()
+    assert warning == f"warning: {path} lines 1 to 120: no 'score'; left out"
+    assert error.startswith(f"error: {path} holds no scores")
 
 
 @pytest.mark.parametrize(
