@@ -43,6 +43,7 @@ LONGEST_REFUSAL = 2**20  # bytes of an error's body that are read
 SMALL_BODY = 2**16  # bytes; up to here copying a body is cheaper than sending it in slices
 CONNECT_SECONDS = 60.0
 AFTER_FINISH_SECONDS = 30.0  # how long a finished answer is held back for its usage and [DONE]
+CHUNKS_AT_ONCE = 32  # of a stream, before others get their turn
 DRAIN_SECONDS = 0.25  # how long a finished stream may take to close before its connection is given up
 
 
@@ -274,9 +275,14 @@ async def _slices(body: Sequence[bytes], on_sent: Callable[[], None]) -> AsyncIt
 
 
 async def _after(start: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """All chunks of a stream. Gives way now and then, so that many replies at once do not hold up the event loop."""
     yield start
+    read = 0
     async for chunk in chunks:
         yield chunk
+        read += 1
+        if not read % CHUNKS_AT_ONCE:
+            await asyncio.sleep(0)
 
 
 async def _rest(start: bytes, chunks: AsyncIterator[bytes]) -> bytes | None:
