@@ -231,7 +231,7 @@ class Generation:
             Order(groups, args.open_chats, opener_first=True, cache_life=WAITS.cache_life),
             Limits(args.concurrency, args.max_retries, args.stop_after_failures),
             self._attempt,
-            self._settle,
+            self._record,
             lambda job, failed: failed,
             lambda: self.progress.tick(),
         )
@@ -305,7 +305,7 @@ class Generation:
             "--max-context-tokens to what it really takes"
         )
 
-    async def _settle(self, job: Job, outcome: Reply | Failure) -> bool:
+    async def _record(self, job: Job, outcome: Reply | Failure) -> None:
         row = answer_row(job.item, outcome)
         await self.saver.save(row)
         if row["error"] is not None:
@@ -320,7 +320,6 @@ class Generation:
                 )
         self.tally.add_row(row)
         self.progress.step()
-        return True
 
 
 def body_settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,7 @@ class Judge:
         args = self.args
         self.run = Run(
             Order(self._groups(answers), open_limit=1, opener_first=False),
-            Limits(args.concurrency, args.max_retries, args.stop_after_failures),
+            Limits(args.concurrency, args.max_retries, args.stop_after_failures, unsaved=args.concurrency),
             self._attempt,
             self._settle,
             self._finish,
@@ -166,7 +166,7 @@ class Judge:
         job.group.item.replied |= not hasattr(outcome, "kind")
         return outcome
 
-    async def _settle(self, job: Job, outcome: Reply | Failure) -> bool:
+    def _settle(self, job: Job, outcome: Reply | Failure) -> bool | Awaitable[None]:
         judging, call = job.group.item, job.item
         level = None
         if not hasattr(outcome, "kind"):
@@ -188,12 +188,13 @@ class Judge:
             self.tally.failed += 1
             say(f"{_named(judging.answer)}: a call failed and counts 0: {outcome.text}")
         judging.verdicts[call.index] = verdict(call, outcome, level)
-        if all(judging.verdicts):
-            verdicts = [v for v in judging.verdicts if v is not None]
-            await self.saver.save(detail_row(judging.answer, "judged", self.prompts.mode, verdicts))
-            self.saved += 1
-            self.progress.step()
-        return True
+        return self._record(judging) if all(judging.verdicts) else True
+
+    async def _record(self, judging: Judging) -> None:
+        verdicts = [v for v in judging.verdicts if v is not None]
+        await self.saver.save(detail_row(judging.answer, "judged", self.prompts.mode, verdicts))
+        self.saved += 1
+        self.progress.step()
 
     def _finish(self, job: Job, failed: bool) -> bool | None:
         judging = job.group.item

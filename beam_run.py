@@ -127,6 +127,7 @@ class Limits:
     concurrency: int
     max_retries: int  # attempts in all
     stop_after_failures: int  # 0: never
+    unsaved: int = 0  # rows that may be on their way to the disk while their places go on: what a kill may lose
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,9 @@ class Run:
     """Drives jobs to their end.
 
     `attempt(job)` makes one request and gives its outcome. `settle(job, outcome)` deals with a job's final outcome (a
-    reply, or the failure to record) and says whether the job is over; False asks it again at once. `finish(job)` is
-    called when a job is over or put off to the end of the run; it gives True or False when that finishes a question (did
-    it fail?), None when it does not.
+    reply, or the failure to record): it gives True when the job is over, False to ask it again at once, or something to
+    await that saves a row, after which the job is over. `finish(job)` is called when a job is over or put off to the end
+    of the run; it gives True or False when that finishes a question (did it fail?), None when it does not.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Run:
         order: Order,
         limits: Limits,
         attempt: Callable[[Job], Awaitable[Reply | Failure]],
-        settle: Callable[[Job, Reply | Failure], Awaitable[bool]],
+        settle: Callable[[Job, Reply | Failure], bool | Awaitable[None]],
         finish: Callable[[Job, bool], bool | None],
         tick: Callable[[], None] = lambda: None,
         waits: Waits | None = None,
@@ -316,38 +317,49 @@ class Run:
             finally:
                 self._order.landed(job)
             del self._asking[task]
-            self._take(job, outcome)
+            saving = self._take(job, outcome)
+            if saving is not None and len(self._settling) > self._limits.unsaved:
+                self._asking[task] = job
+                await asyncio.wait([saving])
+                del self._asking[task]
             following = self._next()
         self._wake.set()
 
     # -- what an outcome does -----------------------------------------------------------------------------------
 
-    def _take(self, job: Job, outcome: Reply | Failure) -> None:
+    def _take(self, job: Job, outcome: Reply | Failure) -> asyncio.Task[None] | None:
+        """Decide what follows from an outcome; the task that saves it, where it is final."""
         if isinstance(outcome, Reply):
             self._successes += 1
             self._answered(job)
             self.touch(job.group)
         elif outcome.kind == "stop":
             self.stop(Ended(1, f"{outcome.text}; {outcome.way_out}"))
-            return
+            return None
         elif outcome.kind == "retry":
             self._try_again(job, outcome)
-            return
+            return None
         else:
             self._answered(job)  # a refusal shows that the endpoint is there
             if self._stopped_by_failures:
-                return  # enough of them are recorded
+                return None  # enough of them are recorded
             job.last = outcome
             self._count(job, failed=True)
-        saving = asyncio.create_task(self._save(job, outcome))  # holds no place, and a stop lets it finish
+        settled = self._settle(job, outcome)
+        if isinstance(settled, bool):
+            if not settled and not self._stop:
+                self._order.again(job)
+            elif settled and isinstance(outcome, Reply):
+                self._count(job, failed=False)
+            return None
+        saving = asyncio.create_task(self._save(job, outcome, settled))  # a stop lets it finish
         self._settling.add(saving)
         saving.add_done_callback(self._landed)
+        return saving
 
-    async def _save(self, job: Job, outcome: Reply | Failure) -> None:
-        if not await self._settle(job, outcome):
-            if not self._stop:
-                self._order.again(job)
-        elif isinstance(outcome, Reply):
+    async def _save(self, job: Job, outcome: Reply | Failure, saving: Awaitable[None]) -> None:
+        await saving
+        if isinstance(outcome, Reply):
             self._count(job, failed=False)
 
     def _answered(self, job: Job) -> None:
@@ -429,7 +441,9 @@ class Run:
         jobs, self._put_off = self._put_off, []
         for job in jobs:
             assert job.last is not None
-            await self._settle(job, job.last)
+            settled = self._settle(job, job.last)
+            if not isinstance(settled, bool):
+                await settled
 
     # -- stopping -----------------------------------------------------------------------------------------------
 

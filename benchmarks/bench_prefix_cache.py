@@ -138,7 +138,7 @@ async def simulate(setting: Setting, way: Way, scale: float) -> Result:
         await endpoint.answer(job.group.item, job.item, lambda: run.touch(job.group) if way.streamed else None)
         return Reply("yes")
 
-    async def settle(job: Job, outcome: object) -> bool:
+    def settle(job: Job, outcome: object) -> bool:
         return True
 
     run = Run(order, Limits(IN_FLIGHT, 8, 10), attempt, settle, lambda job, failed: failed, waits=waits)

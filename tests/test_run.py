@@ -188,10 +188,10 @@ class Scripted:
         finally:
             self.in_flight -= 1
 
-    async def settle(self, job: Job, outcome: Reply | Failure) -> bool:
+    async def settle(self, job: Job, outcome: Reply | Failure) -> None:
         assert job.item not in self.settled, "settled once"
+        await asyncio.sleep(0)
         self.settled[job.item] = outcome
-        return True
 
     def go(self) -> Ended:
         return asyncio.run(asyncio.wait_for(self.run.go(), 30))
@@ -345,7 +345,7 @@ def test_settling_may_ask_again_at_once() -> None:
     scripted = Scripted(lambda *_: OK, 1)
     refused: list[str] = []
 
-    async def settle(job: Job, outcome: Reply | Failure) -> bool:
+    def settle(job: Job, outcome: Reply | Failure) -> bool:
         refused.append(job.item)
         return len(refused) == 3
 
