@@ -107,6 +107,34 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+def add_endpoint_flags(parser: Parser, *, timeout: int, one: str, failed: str) -> None:
+    """The flags on how an endpoint is asked that both programs have; `one` and `failed` end two of their help texts."""
+    add = parser.add_argument
+    add(
+        "--max-retries",
+        type=positive_int,
+        default=8,
+        metavar="N",
+        help=f"attempts in all for one {one} (default: %(default)s)",
+    )
+    add(
+        "--timeout",
+        type=positive_float,
+        default=timeout,
+        metavar="S",
+        help="longest silence of the endpoint in seconds; an attempt is cut at three times that (default: %(default)s)",
+    )
+    add("--header", type=header, action="append", default=[], metavar="K=V", help="further request header; repeatable")
+    add(
+        "--stop-after-failures",
+        type=non_negative_int,
+        default=10,
+        metavar="N",
+        help=f"stop when the first N finished questions of a run {failed}; 0: never (default: %(default)s)",
+    )
+    add("--allow-mixed", action="store_true", help="resume a file made with other settings")
+
+
 def _number(text: str, convert: Callable[[str], Any], fits: Callable[[Any], bool], wanted: str) -> Any:
     try:
         value = convert(text)
@@ -192,6 +220,16 @@ def api_key(given: str | None, variable: str, flag: str) -> str:
         )
     keep_secret(key)
     return key
+
+
+def run(main: Callable[..., int]) -> NoReturn:
+    """Run a script's `main` as the process. After a signal nothing may hold up the end, no thread either."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code >= 128:
+        os._exit(code)
+    sys.exit(code)
 
 
 def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any
 
 from beam_cli import (
     Parser,
+    add_endpoint_flags,
     api_key,
     comma_list,
     command,
-    header,
     json_object,
     non_negative_float,
     non_negative_int,
     normalise_base_url,
-    positive_float,
     positive_int,
     probability,
+    run,
     shown_url,
 )
 from beam_common import (
@@ -512,20 +512,12 @@ def parser() -> Parser:
     )
     add("--concurrency", type=positive_int, default=16, metavar="N", help="requests in flight (default: %(default)s)")
     add(
-        "--max-retries",
-        type=positive_int,
-        default=8,
-        metavar="N",
-        help="attempts in all for one question before an empty answer is recorded (default: %(default)s)",
-    )
-    add(
         "--limit",
         type=non_negative_int,
         default=0,
         metavar="N",
         help="only the first N questions of the selection (default: all)",
     )
-    add("--header", type=header, action="append", default=[], metavar="K=V", help="further request header; repeatable")
     add(
         "--dry-run",
         action="store_true",
@@ -537,13 +529,6 @@ def parser() -> Parser:
     add("--question-types", type=comma_list, default=[], metavar="A,B", help="only these abilities (default: all)")
     add("--chats", type=comma_list, default=[], metavar="1,2", help="only these chats (default: all)")
     add("--shard", type=shard, default=(1, 1), metavar="I/N", help="part I (from 1) of N, whole chats (default: all)")
-    add(
-        "--timeout",
-        type=positive_float,
-        default=3600,
-        metavar="S",
-        help="longest silence of the endpoint in seconds; an attempt is cut at three times that (default: %(default)s)",
-    )
     add("--stream", action="store_true", default=True, help="ask for a streamed reply (the default)")
     add("--no-stream", dest="stream", action="store_false", help="ask for a reply in one piece")
     add(
@@ -554,7 +539,6 @@ def parser() -> Parser:
         help="how many chats may be in progress at once (default: %(default)s)",
     )
     add("--retry-errors", action="store_true", help="ask again the questions recorded with an error")
-    add("--allow-mixed", action="store_true", help="resume a file made with other settings")
     add(
         "--on-overflow",
         choices=("record", "shrink"),
@@ -562,14 +546,8 @@ def parser() -> Parser:
         help="when the endpoint calls a prompt too long: record the error, or shrink: drop more of the oldest history and "
         "ask again (default: %(default)s)",
     )
-    add(
-        "--stop-after-failures",
-        type=non_negative_int,
-        default=10,
-        metavar="N",
-        help="stop when the first N finished questions of a run have all failed; 0: never (default: %(default)s)",
-    )
     add("--trust-remote-code", action="store_true", help="let the tokenizer's loader run code of its repository")
+    add_endpoint_flags(p, timeout=3600, one="question before an empty answer is recorded", failed="have all failed")
     return p
 
 
@@ -617,7 +595,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code) if code >= 128 else sys.exit(code)  # after a signal nothing may hold up the end, no thread either
+    run(main)

@@ -14,7 +14,6 @@ scored; 1: stopped early; 2: bad usage or input; 130/143: SIGINT/SIGTERM.
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 from beam_answers import Answer, described_answers, origin, read_answers, summed_counts, with_earlier
 from beam_cli import (
     Parser,
+    add_endpoint_flags,
     api_key,
     command,
-    header,
     json_object,
     non_negative_float,
     non_negative_int,
     normalise_base_url,
-    positive_float,
     positive_int,
+    run,
     shown_url,
 )
 from beam_common import QuestionKey, UsageError, beside, name_of, plural, say
@@ -339,7 +338,8 @@ def closing(ended: Ended | None, left: int) -> int:
     if ended and ended.reason:
         say(f"stopped: {ended.reason}")
     if left:
-        say(f"{plural(left, 'answer')} left to judge; start the same command again to go on")
+        again = "" if ended and "--retry-errors" in ended.reason else "; start the same command again to go on"
+        say(f"{plural(left, 'answer')} left to judge{again}")
         return ended.code if ended and ended.code else 1
     return ended.code if ended and ended.code > 1 else 0
 
@@ -387,20 +387,6 @@ def parser() -> Parser:
         "--concurrency", type=positive_int, default=32, metavar="N", help="judge calls in flight (default: %(default)s)"
     )
     add(
-        "--max-retries",
-        type=positive_int,
-        default=8,
-        metavar="N",
-        help="attempts in all for one call (default: %(default)s)",
-    )
-    add(
-        "--timeout",
-        type=positive_float,
-        default=600,
-        metavar="S",
-        help="longest silence of the endpoint in seconds; an attempt is cut at three times that (default: %(default)s)",
-    )
-    add(
         "--parse-retries",
         type=non_negative_int,
         default=0,
@@ -417,15 +403,7 @@ def parser() -> Parser:
         help="strict: 1 only for every event in perfect order; tau: the paper's rank correlation (default: %(default)s)",
     )
     add("--retry-errors", action="store_true", help="judge again what had unreadable or failed verdicts")
-    add("--header", type=header, action="append", default=[], metavar="K=V", help="further request header; repeatable")
-    add(
-        "--stop-after-failures",
-        type=non_negative_int,
-        default=10,
-        metavar="N",
-        help="stop when the first N finished questions of a run got no reply at all; 0: never (default: %(default)s)",
-    )
-    add("--allow-mixed", action="store_true", help="resume a file made with other settings")
+    add_endpoint_flags(p, timeout=600, one="call", failed="got no reply at all")
     return p
 
 
@@ -449,7 +427,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code) if code >= 128 else sys.exit(code)  # after a signal nothing may hold up the end
+    run(main)

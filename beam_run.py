@@ -275,7 +275,7 @@ class Run:
 
     def _idle(self) -> bool:
         """No request is in flight or will be made again."""
-        long_ago = time.monotonic() - self._waits.longest  # what hangs since an outage began holds nothing up
+        long_ago = time.monotonic() - self._waits.hung  # what hangs since an outage began holds nothing up
         running = any(job.sent_at > long_ago for job in self._asking.values())
         return not (running or self._waiting or self._order.due)
 
@@ -284,7 +284,7 @@ class Run:
         now = time.monotonic()
         if self._stop:
             return PROGRESS_SECONDS
-        due = [PROGRESS_SECONDS, self._waits.longest]  # the latter for what hangs: see _idle
+        due = [PROGRESS_SECONDS, self._waits.hung]  # the latter: see _idle
         if self._waiting:
             due.append(max(self._waiting[0][0] - now, 0.0))
         if now < self._pause_until:
@@ -306,7 +306,7 @@ class Run:
         self._wake.set()
 
     async def _work(self, job: Job) -> None:
-        """Make requests one after the other in one place, as long as there are any to make."""
+        """Make requests one after the other in one place, as long as there are any to make and they succeed."""
         task = asyncio.current_task()
         assert task is not None
         following: Job | None = job
@@ -322,7 +322,8 @@ class Run:
                 self._asking[task] = job
                 await asyncio.wait([saving])
                 del self._asking[task]
-            following = self._next()
+            # After trouble the other outcomes that have come meanwhile are looked at first.
+            following = self._next() if isinstance(outcome, Reply) else None
         self._wake.set()
 
     # -- what an outcome does -----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ class Waits:
     longest: float = 60.0
     named_once: float = 300.0  # longest wait honoured at a time
     named_total: float = 7200.0  # of rate limits that do not use up an attempt, for one question
+    hung: float = 60.0  # a request in flight for longer does not hold up finding out whether an outage is over
     young_outage: float = 120.0  # for so long new requests try a failing endpoint in growing numbers
     cache_life: float = 240.0  # after so long without a reply a chat's prefix may have left the endpoint's cache
 

@@ -12,8 +12,8 @@ One request is what 300 further questions about 5 chats cost, divided by their n
 every 5 ms beside the run, in runs of their own, without the time that the loop's thread was ready but other programs had
 the processors (Linux tells that); `by the clock` is with it.
 
---tier 10m measures chats of 20,000 messages and 40 MB instead: whole (--max-context-tokens 12000000), and truncated to the
-default budget. Nothing may grow faster than the data.
+--tier 10m measures chats of 20,000 messages and 40 MB instead, sent whole (--max-context-tokens 12000000) and truncated to
+the default budget, beside chats of a million tokens. Nothing may grow faster than the data.
 
 Where the Kimi vocabulary is not installed, tokens of a made-up one are counted, and a note says so.
 """
@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,13 +33,13 @@ from bench_measure import (
     Used,
     beside,
     conditions,
+    make_chats,
     question_rows,
     run_child,
     script,
     table,
     verdict,
     workplace,
-    write_chats,
     write_rows,
 )
 
@@ -129,8 +129,8 @@ def least(runs: Iterable[Used]) -> Used:
 def million(place: Place, chats: int, each: int) -> bool:
     folder, total = place.folder, chats * each
     say("making the data")
-    write_chats(folder / "many.jsonl.gz", chats, 8, MESSAGES, CHARACTERS)
-    write_chats(folder / "few.jsonl.gz", FEW, FEW, MESSAGES, CHARACTERS)
+    make_chats(folder / "many.jsonl.gz", chats, 8, MESSAGES, CHARACTERS)
+    make_chats(folder / "few.jsonl.gz", FEW, FEW, MESSAGES, CHARACTERS)
     write_rows(folder / "many.jsonl", question_rows(chats, each))
     write_rows(folder / "one.jsonl", question_rows(FEW, 1))
     write_rows(folder / "more.jsonl", question_rows(FEW, 1 + MORE))
@@ -204,6 +204,8 @@ def budget(what: str, measured: float, limit: float, unit: str, *, least_wanted:
 # Ten million tokens.
 
 LARGE_CHATS, LARGE_QUESTIONS = 3, 4
+WAYS = ("whole", "truncated")
+WHOLE = {"1m": "1150000", "10m": "12000000"}  # --max-context-tokens for which chats are counted and sent whole
 
 
 def ten_million(place: Place) -> bool:
@@ -211,20 +213,19 @@ def ten_million(place: Place) -> bool:
     say("making the data")
     sizes = {"1m": (MESSAGES, CHARACTERS), "10m": (20_000, 40_000_000)}
     for tier, (messages, characters) in sizes.items():
-        write_chats(folder / f"{tier}.jsonl.gz", LARGE_CHATS, 1, messages, characters)
+        make_chats(folder / f"{tier}.jsonl.gz", LARGE_CHATS, 1, messages, characters)
     write_rows(folder / "few.jsonl", question_rows(LARGE_CHATS, LARGE_QUESTIONS))
-    write_rows(folder / "none.jsonl", question_rows(1, 1))
-    ways: Mapping[str, list[str]] = {"whole": ["--max-context-tokens", "12000000"], "truncated": []}
     found: dict[tuple[str, str], tuple[Used, tuple[float, float]]] = {}
-    for way, more in ways.items():
+    for way in WAYS:
         for tier in sizes:
             say(f"{tier}, {way}")
+            more = ["--max-context-tokens", WHOLE[tier]] if way == "whole" else []
             used = least(place.ask(f"{tier}.jsonl.gz", "few.jsonl", EVENTS[0], more) for _ in range(place.runs))
             found[tier, way] = used, place.stall(f"{tier}.jsonl.gz", "few.jsonl", EVENTS[0], more)
     rows = []
     fine = True
     growth = sizes["10m"][1] / sizes["1m"][1]
-    for way in ways:
+    for way in WAYS:
         small, large = found["1m", way][0], found["10m", way][0]
         for tier in sizes:
             used, (late, clock) = found[tier, way]

@@ -94,6 +94,12 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
+def make_chats(path: Path, chats: int, distinct: int, messages_each: int, characters: int) -> None:
+    """`write_chats` in a child, so that this process stays small: see `run_child`."""
+    sizes = (chats, distinct, messages_each, characters)
+    run_child([beside("bench_measure.py"), str(path), *map(str, sizes)]).checked()
+
+
 def write_chats(path: Path, chats: int, distinct: int, messages_each: int, characters: int) -> Path:
     """A chats file in which `distinct` texts come again and again; every third of them is 5 % longer.
 
@@ -231,3 +237,7 @@ def workplace(keep: str | None = None) -> Iterator[Path]:
         signal.signal(signal.SIGTERM, before)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    write_chats(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -22,6 +22,8 @@ from scripted_endpoint import ScriptedEndpoint
 import beam_common
 
 PATIENCE = 60  # seconds after which a stuck run of a program fails its test
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: what we start shall hear of it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
 

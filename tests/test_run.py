@@ -264,7 +264,7 @@ def test_an_outage_uses_up_the_attempts_of_few_questions() -> None:
 
 def test_a_request_that_hangs_does_not_hold_up_the_recovery() -> None:
     """One request of an outage never answers; the others try again as soon as the endpoint is back."""
-    waits = replace(QUICK_WAITS, longest=0.05)
+    waits = replace(QUICK_WAITS, hung=0.05)
 
     async def hang() -> Reply:
         await asyncio.sleep(1.5)
