@@ -11,7 +11,8 @@ What must hold in the end, by the endpoint's own record of replies and by the fi
 
 - every question stands in the file exactly once, with the answer that the endpoint gave to it, and without an error
 - no question whose row was on disk was asked again, and none within one run once its answer was complete
-- good replies that brought no row are those that were in flight or being saved at a kill, nothing else
+- good replies that brought no row are those that were in flight or being saved at a kill, no more than there are places
+  (for the judge: and first verdicts of questions whose second one had not come)
 
 Takes about a minute; prints how often each trouble was survived; exit code 1 when a claim fails.
 """
@@ -343,7 +344,7 @@ def generation(folder: Path, port: int, questions: int) -> Job:
         output,
         questions,
         questions,
-        2 * CONCURRENCY,
+        CONCURRENCY,
         lambda row: [(row["question"], "")],
     )
 
@@ -367,7 +368,7 @@ def judgement(folder: Path, port: int, answers: Path) -> Job:
         "--timeout", str(TIMEOUT), "--concurrency", str(CONCURRENCY),
     ]  # fmt: skip
     calls = sum(1 if row["question_type"] == "event_ordering" else 2 for row in rows)
-    # A question is saved when its last verdict is there: two for each place, and what is being saved.
+    # A question is saved when its last verdict is there, and one that waits for its next attempt holds no place.
     return Job("beam_judge.py", arguments, output, len(rows), calls, 3 * CONCURRENCY, keys_of)
 
 

@@ -1153,11 +1153,11 @@ def test_41_outage_that_lasts(
         return after(0.05, say("yes"))
 
     ran = run_generate(
-        make_pair(chats=2, questions=10), endpoint(script).base_url, "--max-retries", "2", "--concurrency", concurrency
+        make_pair(chats=2, questions=20), endpoint(script).base_url, "--max-retries", "2", "--concurrency", concurrency
     )
     assert ran.rc == 0
     assert not ran.errors
-    assert len(ran.rows) == 20
+    assert len(ran.rows) == 40
 
 
 def test_41_second_chances_open_their_chats_one_by_one(
