@@ -126,6 +126,7 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
         "path_sha256": sha256_of_text(os.path.relpath(path.resolve(), scores_folder.resolve()))[:16],
         "model": settings.get("model"),
         "base_url": settings.get("base_url"),
+        "settings": {name: value for name, value in settings.items() if name not in ("model", "base_url")},
         "data": run.get("data"),
         "selected": run.get("selected"),
         "counts": {

@@ -116,7 +116,8 @@ class Endpoint:
                 )
             # What the SDK would send, taken once: its own way to a request costs more CPU than the request.
             known = {**client.auth_headers, **client.default_headers}
-            self._headers = {name: value for name, value in known.items() if isinstance(value, str)}
+            # By lower-case name: a --header replaces what it names, however it is spelt.
+            self._headers = {name.lower(): value for name, value in known.items() if isinstance(value, str)}
             query = parse_qsl(parts.query, keep_blank_values=True)
             self._url = httpx2.URL(f"{client.base_url}chat/completions", **({"params": query} if query else {}))
         except httpx2.InvalidURL as error:
@@ -152,7 +153,7 @@ class Endpoint:
     ) -> Reply | Failure:
         size = sum(map(len, body))
         slices = body if size > SMALL_BODY else [b"".join(body)]
-        headers = {**self._headers, "Content-Length": str(size)}
+        headers = {**self._headers, "content-length": str(size)}
         request = self._http.build_request("POST", self._url, headers=headers, content=_slices(slices, on_sent))
         response = await self._http.send(request, stream=True)
         try:

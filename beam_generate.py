@@ -278,6 +278,8 @@ class Generation:
         try:
             for tried in range(MOST_SHRINKS + 1):
                 prompt = await self._prompt(group)
+                if self.run.stopping:  # it came while the prompt was being built
+                    return Failure("retry", "the run stops")
                 body = encode_body(encode_json(self.settings), prompt.pieces, last)
                 outcome = await self.endpoint.ask(body, lambda: self.run.touch(group), lambda: self.run.sent(job))
                 if getattr(outcome, "kind", "") != "overflow" or self.args.on_overflow == "record":

@@ -129,6 +129,7 @@ def comparable(run: Run) -> dict[str, Any]:
         known["event_ordering"] = run.ordering
     if run.ordering in ("tau", "mixed") and "alignment_prompt_sha256" in run.settings:
         known["alignment prompt"] = run.settings["alignment_prompt_sha256"]
+    known |= {f"{name} of the answers": value for name, value in run.asked.items()}
     return known | {f"{part} file": ", ".join(digests) for part, digests in run.data.items()}
 
 

@@ -371,6 +371,8 @@ class Run:
 
     def _try_again(self, job: Job, failure: Failure) -> None:
         now, wait, job.last = time.monotonic(), 0.0, failure
+        if self._stop:
+            return
         if not self._failed_in_a_row:
             self._failing_since = now
             if now >= self._next_note_at:
@@ -387,11 +389,8 @@ class Run:
             job.attempts += 1
             wait = max(wait, backoff(job.attempts, self._waits))
         if job.attempts < self._limits.max_retries:
-            if not self._stop:
-                job.group.waiting += 1
-                heapq.heappush(self._waiting, (now + wait, next(self._serial), job))
-            return
-        if self._stop:
+            job.group.waiting += 1
+            heapq.heappush(self._waiting, (now + wait, next(self._serial), job))
             return
         if self._idle():
             self._wave += 1

@@ -53,6 +53,7 @@ class Run:
     mixed_settings: bool
     settings: Mapping[str, Any]
     data: Mapping[str, list[str]]  # the digests known for each data file
+    asked: Mapping[str, str]  # how the answers were asked for: settings known of every answers file, as JSON
 
     @property
     def size(self) -> str:
@@ -142,6 +143,7 @@ def load_run(scores_path: str | Path) -> Run:
         mixed_settings=bool(sidecar.get("mixed_with")),
         settings=settings,
         data=_digests(answers),
+        asked=_asked(answers),
     )
 
 
@@ -187,6 +189,15 @@ def _digests(answers: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         if texts and None not in digests:
             found[part] = sorted(texts)
     return found
+
+
+def _asked(answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The settings with which the answers were generated, as far as they are known for each answers file."""
+    found: dict[str, list[str]] = {}
+    for item in answers:
+        for name, value in _mapping(item.get("settings")).items():
+            found.setdefault(name, []).append(json.dumps(value, ensure_ascii=False, sort_keys=True))
+    return {name: ", ".join(sorted(set(v))) for name, v in found.items() if len(v) == len(answers)}
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -1167,3 +1167,39 @@ def test_a_wait_in_the_body_of_a_refusal_is_named(endpoint: Callable[..., Any]) 
 
     assert named_wait_inside(b'{"error": {"details": [{"retryDelay": "34s"}]}}') == 34.0
     assert named_wait_inside(b'{"error": {"details": [{"retryDelay": "soon"}]}}') is None
+
+
+@pytest.mark.parametrize("name", ["authorization", "AUTHORIZATION", "Authorization"])
+def test_a_header_replaces_the_keys_however_it_is_spelled(name: str) -> None:
+    """Looked at as raw bytes: a server's dictionary of headers would hide a second one."""
+    import socket
+    import threading
+
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection = listening.accept()[0]
+            with connection:
+                while b"}" not in b"".join(received):
+                    received.append(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 400 no\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+
+        async def ask() -> None:
+            asking = Endpoint(
+                address, "sk-the-key", timeout=LONG, connections=1, headers={name: "Basic zzz"}, flags=Flags()
+            )
+            await asking.ask(encode_body(b"{}", [], b'{"role":"user","content":"x"}'))
+            await asking.close()
+
+        asyncio.run(ask())
+        serving.join()
+    sent = b"".join(received).lower()
+    assert sent.count(b"\r\nauthorization:") == 1
+    assert b"authorization: basic zzz" in sent
+    assert b"sk-the-key" not in sent
+    assert sent.count(b"\r\ncontent-length:") == 1

@@ -1274,7 +1274,7 @@ def test_the_mode_may_change_with_an_own_ordering_prompt(bench: Bench) -> None:
 def test_what_the_sidecar_records(bench: Bench) -> None:
     answers = bench.folder / "answers.jsonl"
     data = {"questions_sha256": "q", "chats_sha256": "c"}
-    run = {"settings": {"model": "m", "base_url": "http://model/v1"}, "data": data, "selected": 7}
+    run = {"settings": {"model": "m", "base_url": "http://model/v1", "temperature": 0.7}, "data": data, "selected": 7}
     answers.with_suffix(".run.json").write_text(json.dumps(run))
     rows = [
         answer("yes"),
@@ -1301,6 +1301,7 @@ def test_what_the_sidecar_records(bench: Bench) -> None:
             "path_sha256": hashlib.sha256(b"answers.jsonl").hexdigest()[:16],
             "model": "m",
             "base_url": "http://model/v1",
+            "settings": {"temperature": 0.7},
             "data": data,
             "selected": 7,
             "counts": {"answers": 4, "unscorable": 1, "answers_with_error": 1, "empty": 1},
