@@ -210,7 +210,13 @@ def comparison_rows(comparison: Comparison) -> list[tuple[str, Difference, float
 def difference_interval(estimate: Estimate) -> str:
     """The interval of a difference as text, `-0.036 to +0.006`; `-` without one."""
     ends = bounds(estimate, lowest=-1)
-    return f"{number(ends[0], 3, sign=True)} to {number(ends[1], 3, sign=True)}" if ends else "-"
+    return f"{signed(ends[0])} to {signed(ends[1])}" if ends else "-"
+
+
+def signed(end: float) -> str:
+    """An end of an interval with its sign, also where it rounds to 0: on which side of 0 it lies is what matters."""
+    text = number(end, 3, sign=True)
+    return text if not end or float(text) else f"{'-' if end < 0 else '+'}{text}"
 
 
 def p_text(p: float | None) -> str:

@@ -1007,3 +1007,12 @@ def test_a_closed_pipe_is_no_traceback(two_runs: list[Path]) -> None:
     process.stdout.close()
     _, err = process.communicate()
     assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [(0.0, "0.000"), (-0.000313, "-0.000"), (0.0004, "+0.000"), (-0.021, "-0.021"), (0.5, "+0.500")],
+    ids=["zero", "just-below", "just-above", "negative", "positive"],
+)
+def test_an_end_of_a_difference_keeps_its_side_of_zero(end: float, text: str) -> None:
+    assert beam_report.signed(end) == text
