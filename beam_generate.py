@@ -208,11 +208,12 @@ class Generation:
     """Asks the open questions of a run and saves their answers."""
 
     def __init__(self, args: argparse.Namespace, builder: PromptBuilder, log: RowLog, tally: Tally) -> None:
+        from beam_endpoint import encode_json
         from beam_run import GroupCommit
 
         self.args, self.builder, self.log, self.tally = args, builder, log, tally
         self.saver: GroupCommit[dict[str, Any]] = GroupCommit(log.append)
-        self.settings = body_settings(args)
+        self.settings = encode_json(body_settings(args))
         self.think_warned = False
 
     async def go(self, questions: Sequence[dict[str, Any]], done: int, key: str) -> Ended:
@@ -280,7 +281,7 @@ class Generation:
                 prompt = await self._prompt(group)
                 if self.run.stopping:  # it came while the prompt was being built
                     return Failure("retry", "the run stops")
-                body = encode_body(encode_json(self.settings), prompt.pieces, last)
+                body = encode_body(self.settings, prompt.pieces, last)
                 outcome = await self.endpoint.ask(body, lambda: self.run.touch(group), lambda: self.run.sent(job))
                 if getattr(outcome, "kind", "") != "overflow" or self.args.on_overflow == "record":
                     break
