@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from beam_common import QuestionKey, UsageError, beside, key_of, say, sha256_of_text
-from beam_log import ANSWER, counts_over, parse_line, sound_lines
+from beam_log import ANSWER, counts_over, is_gzip, parse_line, sound_lines
 from beam_settings import load_sidecar
 
 ABSTENTION = "abstention"
@@ -71,7 +71,7 @@ def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
                 f"--answers {path}: {'not a file' if path.exists() else 'no such file'}; beam_generate.py makes it"
             )
         with open(path, "rb") as file:
-            if file.read(2) == b"\x1f\x8b":
+            if is_gzip(file):
                 raise UsageError(f"--answers {path} is a gzip file; unpack it first")
         in_file: dict[QuestionKey, tuple[dict[str, Any], Answer]] = {}
         for line, row in sound_lines(path, ANSWER, "left out and not judged"):

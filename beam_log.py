@@ -117,12 +117,17 @@ def parse_line(number: int, start: int, raw: bytes, wanted: Wanted) -> Line | No
     return Line(number, start, raw, row if problem is None else None, problem)
 
 
-def open_maybe_gzip(path: str | Path) -> BinaryIO:
-    """The file's bytes, unpacked if it is a gzip file whatever its name."""
-    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+def is_gzip(file: BinaryIO) -> bool:
+    """Whether a file just opened is a gzip file, whatever its name; it stands at its beginning again."""
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    return gzip.open(file) if packed else file  # type: ignore[return-value]
+    return packed
+
+
+def open_maybe_gzip(path: str | Path) -> BinaryIO:
+    """The file's bytes, unpacked if it is a gzip file."""
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    return gzip.open(file) if is_gzip(file) else file  # type: ignore[return-value]
 
 
 def read_lines(path: str | Path, wanted: Wanted) -> Iterator[Line]:
@@ -325,7 +330,7 @@ class RowLog:
 
     def _read(self) -> None:
         with open(self.path, "rb") as file:
-            if file.read(2) == b"\x1f\x8b":
+            if is_gzip(file):
                 raise UsageError(f"{self.path} is a gzip file, to which rows cannot be appended; unpack it first")
         ours, damaged, last = 0, [], None
         for line in read_lines(self.path, self.wanted):
