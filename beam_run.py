@@ -250,7 +250,7 @@ class Run:
         if job is not None:
             self._wave_left -= 1
             self._sent += job.last is None
-            job.sent_at = now
+            job.sent_at, job.successes_before = now, self._successes
         return job
 
     def _may_start(self, now: float) -> bool:
@@ -400,7 +400,6 @@ class Run:
                     f"the endpoint seems to be down: {self._failed_in_a_row:,} attempts in a row failed, the last with "
                     f"{failure.text}; it is tried again with a few requests at a time until it answers"
                 )
-        job.successes_before = self._successes
         self._put_off.append(job)
         self._count(job, failed=True)
 
@@ -424,7 +423,7 @@ class Run:
             self._stopped_by_failures = True
 
     async def _second_chances(self) -> bool:
-        """Ask again what an outage used up, if requests succeeded after it; else settle it. False when nothing is left."""
+        """Ask again what an outage used up, if requests succeeded since it was sent; else settle it. False: nothing is left."""
         again = [job for job in self._put_off if not job.second_chance and job.successes_before < self._successes]
         if again:
             self._put_off = [job for job in self._put_off if job not in again]

@@ -40,7 +40,7 @@ class Job:
     waited: float = 0.0  # seconds of waits that did not use up an attempt
     last: Failure | None = None
     second_chance: bool = False
-    successes_before: int = 0  # how many requests had succeeded when its attempts were used up
+    successes_before: int = 0  # how many requests had succeeded when it was last sent
 
 
 @dataclass(eq=False)

@@ -1123,6 +1123,23 @@ def test_outage_costs_no_answer(
     assert sorted(named(ran.rows)) == sorted(f"{c}.{n}?" for c in range(1, chats + 1) for n in range(questions))
 
 
+def test_41_success_that_overtakes_the_last_failures(
+    endpoint: Serve, make_pair: MakePair, run_generate: Generate
+) -> None:
+    """The endpoint is back when the last questions' last attempts are still being refused: they are asked again."""
+
+    def script(request: Recorded) -> Answer | None:
+        if request.number in (6, 7):
+            return after(0.5, status(503))  # both land when number 8 has been answered
+        return status(503) if 3 <= request.number < 6 else None
+
+    server = endpoint(script)
+    ran = run_generate(make_pair(chats=1, questions=6), server.base_url, "--max-retries", "2", "--concurrency", "16")
+    assert ran.rc == 0
+    assert not ran.errors
+    assert len(ran.rows) == 6
+
+
 def test_41_outage_costs_few_attempts(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
     """Questions that were never sent wait for the end of an outage instead of using up their attempts in it."""
     server = endpoint(Outage(5, 60))
