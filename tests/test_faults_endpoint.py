@@ -184,7 +184,7 @@ def test_judge_tries_again(answer: Answer, endpoint: Serve, tmp_path: Path, run_
 
 def test_09_page_of_a_gateway_is_one_short_line(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
     server = endpoint(always(status(504, PAGE * 50, content_type="text/html")))
-    ran = run_generate(make_pair(chats=1, questions=2), server.base_url, "--max-retries", "3")
+    ran = run_generate(make_pair(chats=1, questions=2), server.base_url, "--max-retries", "3", "--concurrency", "1")
     assert ran.rc == 0
     assert ran.errors == ["HTTP 504: an HTML page"]
     tried_again, recorded = (line for line in ran.err.splitlines() if "504" in line)
