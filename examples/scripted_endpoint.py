@@ -102,6 +102,11 @@ class Recorded:
             raise ValueError("messages must be a list of objects, and not an empty one")
         return messages
 
+    def forget(self) -> None:
+        """Drop what was sent, megabytes of it; that it came, and when, stays."""
+        self.body = b""
+        vars(self).pop("_parsed", None)
+
     @cached_property
     def prefix(self) -> str:
         """Digest of all messages but the last: what a prefix cache would know the chat by. Empty for one message."""
@@ -141,7 +146,8 @@ class ScriptedEndpoint(ThreadingTCPServer):
     """The endpoint, listening from construction, serving inside a `with` block.
 
     The script is called for each request, from several threads; None leaves the honest answer. What it raises is
-    raised again at the end of the block. `delay` is the seconds before each honest answer.
+    raised again at the end of the block. `delay` is the seconds before each honest answer; without `keep_bodies` a
+    request's body is forgotten when it has been answered.
     """
 
     request_queue_size = 256
@@ -149,9 +155,14 @@ class ScriptedEndpoint(ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(
-        self, script: Script | None = None, port: int = 0, host: str = "127.0.0.1", delay: float = 0.0
+        self,
+        script: Script | None = None,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        delay: float = 0.0,
+        keep_bodies: bool = True,
     ) -> None:
-        self.script, self.delay = script, delay
+        self.script, self.delay, self.keep_bodies = script, delay, keep_bodies
         self.requests: list[Recorded] = []
         self.problems: list[BaseException] = []
         self.in_flight = self.most_in_flight = 0
@@ -300,6 +311,8 @@ class Connection(BaseHTTPRequestHandler):
             self._play(self.server.answer_to(request), request)
         finally:
             self.server.left(request)
+            if not self.server.keep_bodies:
+                request.forget()
 
     do_GET = do_POST
 
@@ -359,7 +372,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--delay", type=float, default=0.0, help="seconds before each answer (default: %(default)s)")
     args = parser.parse_args(argv)
     try:
-        endpoint = ScriptedEndpoint(port=args.port, host=args.host, delay=args.delay)
+        endpoint = ScriptedEndpoint(port=args.port, host=args.host, delay=args.delay, keep_bodies=False)
     except (OSError, OverflowError) as problem:
         parser.error(f"cannot listen on {args.host}, port {args.port}: {problem}")
     stop = threading.Event()

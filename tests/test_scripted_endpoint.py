@@ -465,6 +465,14 @@ def test_requests_are_recorded_as_they_arrived(honest: ScriptedEndpoint) -> None
     assert recorded.answered >= recorded.received
 
 
+def test_bodies_can_be_forgotten_when_they_have_been_answered() -> None:
+    chat = ["The vent opens at 26 degrees.", "Fine."]
+    with ScriptedEndpoint(keep_bodies=False) as endpoint:
+        answers = {said(endpoint, generation(chat, "When does the vent open?")) for _ in range(2)}
+    assert answers == {"The vent opens at 26 degrees."}
+    assert [(request.path, request.body) for request in endpoint.requests] == [("/v1/chat/completions", b"")] * 2
+
+
 def test_connection_is_kept_for_further_requests(honest: ScriptedEndpoint) -> None:
     connection = connect(honest)
     for stream in (False, True, False):
