@@ -4,8 +4,9 @@ of these files."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Answer:
     error: str | None
     blank: bool
     rubric: tuple[str, ...]
+    also_in: tuple[Path, ...] = ()  # files that hold the question, too, and do not count
 
     @property
     def scorable(self) -> bool:
@@ -79,9 +81,12 @@ def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
             if counts_over(row, in_file[key][0] if key in in_file else None):
                 in_file[key] = ({"error": row.get("error")}, _answer(path, line.start, len(line.raw), row))
         for key, (_, answer) in in_file.items():
-            answers[key] = _better(answers.get(key), answer)
+            answers[key] = _better(answers[key], answer) if key in answers else answer
     if not answers:
-        raise UsageError(f"no answers yet in {', '.join(map(str, paths))}; run beam_generate.py first")
+        files = ", ".join(map(str, paths))
+        if any(path.stat().st_size for path in paths):
+            raise UsageError(f"no answers yet in {files}: none of the lines is one; name what beam_generate.py wrote")
+        raise UsageError(f"no answers yet in {files}; run beam_generate.py first")
     return answers
 
 
@@ -93,16 +98,17 @@ def _answer(path: Path, start: int, length: int, row: dict[str, Any]) -> Answer:
     )
 
 
-def _better(earlier: Answer | None, later: Answer) -> Answer:
-    if earlier is None or (earlier.error is not None and later.error is None):
-        return later
+def _better(earlier: Answer, later: Answer) -> Answer:
+    """Of two files' answers to a question the one that counts."""
+    if earlier.error is not None and later.error is None:
+        return replace(later, also_in=(*earlier.also_in, earlier.path))
     if earlier.error is None and later.error is None and earlier.response_sha256 != later.response_sha256:
         chat, ability, index = later.key
         raise UsageError(
             f"chat {chat} {ability}/{index} is answered differently in {earlier.path} and {later.path}; these are two runs: "
             "judge them into two --output files"
         )
-    return earlier
+    return replace(earlier, also_in=(*earlier.also_in, later.path))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -112,6 +118,7 @@ def _better(earlier: Answer | None, later: Answer) -> Answer:
 def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_folder: Path) -> dict[str, Any]:
     """What is known of an answers file: whose answers, about which data, how many were selected, what is in it.
 
+    Questions that count from another file are left out of these numbers, so that those of several files add up.
     Files of one name are told apart by a digest of where they lie, seen from the scores: so the record holds no path.
     """
     try:
@@ -119,7 +126,9 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
     except UsageError as error:
         say(f"warning: {error}")
         run = {}
-    settings = run.get("settings", {})
+    settings, selected, how = run.get("settings", {}), run.get("selected"), run.get("run")
+    if type(selected) is int:
+        selected -= sum(path in answer.also_in for answer in answers.values())
     own = [answer for answer in answers.values() if answer.path == path]
     return {
         "file": path.name,
@@ -128,7 +137,8 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
         "base_url": settings.get("base_url"),
         "settings": {name: value for name, value in settings.items() if name not in ("model", "base_url")},
         "data": run.get("data"),
-        "selected": run.get("selected"),
+        "selected": selected,
+        "shard": how.get("shard") if isinstance(how, dict) else None,
         "counts": {
             "answers": len(own),
             "unscorable": sum(not a.scorable for a in own),
@@ -154,6 +164,14 @@ def summed_counts(files: Sequence[Mapping[str, Any]]) -> dict[str, int]:
             return {}
         total = {name: total.get(name, 0) + count for name, count in counts.items()}
     return total
+
+
+def missing_shards(files: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The shards, as `I/N`, of which no answers file is there although there are others of the N."""
+    there = [found for file in files if (found := re.fullmatch(r"(\d{1,4})/(\d{1,4})", str(file.get("shard"))))]
+    of = {int(shard[2]) for shard in there}
+    numbers = {(int(shard[1]), int(shard[2])) for shard in there}
+    return [f"{part}/{parts}" for parts in sorted(of) for part in range(1, parts + 1) if (part, parts) not in numbers]
 
 
 def origin(files: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -9,11 +9,13 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -230,6 +232,14 @@ def run(main: Callable[..., int]) -> NoReturn:
     if code >= 128:
         os._exit(code)
     sys.exit(code)
+
+
+def started_by(script: str) -> str:
+    """How a script of ours is started from the working directory."""
+    path = str(Path(__file__).with_name(script))
+    with contextlib.suppress(OSError):  # the working directory may have been deleted
+        path = os.path.relpath(path)
+    return f"python {shlex.quote(path)}"
 
 
 def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:

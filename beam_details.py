@@ -90,8 +90,14 @@ def verdict(call: Call, outcome: Reply | Failure, level: float | None) -> dict[s
     }
 
 
+def pending(call: Call, had: dict[str, Any] | None) -> dict[str, Any]:
+    """What the details keep of a call when the run stops: its verdict, if it was had."""
+    return had or {"criterion": call.criterion, "level": None, "status": "pending", "reply": None}
+
+
 def detail_row(answer: Answer, status: str, mode: str | None, verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The details of one question. status: `judged`, or `empty` or `error` where no call was made."""
+    """The details of one question. status: `judged`; `empty` or `error` where no call was made; `partial` with calls to
+    be made yet, and without a score."""
     return {
         **dict(zip(("chat_id", "question_type", "question_index"), answer.key, strict=True)),
         "response_sha256": answer.response_sha256,
@@ -125,7 +131,7 @@ def still_holds(detail: Mapping[str, Any], answer: Answer, mode: str) -> bool:
     """Whether details are about this very answer and rubric, in this mode of event_ordering."""
     if detail["response_sha256"] != answer.response_sha256:
         return False
-    if detail["status"] != "judged":
+    if detail["status"] in ("empty", "error"):
         return bool(detail["status"] == "error") == (answer.error is not None)
     in_order = answer.key[1] == ORDERING_ABILITY
     asked = [list(answer.rubric)] if in_order else list(answer.rubric)
@@ -182,7 +188,7 @@ def plan(
     for answer in answers:
         detail, scored = details.get(answer.key), answer.key in scores
         if detail and still_holds(detail, answer, mode):
-            if retry_errors and has_gaps(detail):
+            if detail["status"] == "partial" or (retry_errors and has_gaps(detail)):
                 to_judge.append(answer)
             elif not scored or scores[answer.key]["score"] != score_of(detail):  # stopped between details and score
                 unscored.append(detail)

@@ -35,6 +35,7 @@ from beam_cli import (
     probability,
     run,
     shown_url,
+    started_by,
 )
 from beam_common import (
     UsageError,
@@ -438,8 +439,7 @@ def closing(args: argparse.Namespace, tally: Tally, ended: Ended | None) -> int:
         say(f"stopped: {ended.reason}")
     if missing:
         failed = f", {tally.failed:,} recorded with an error" if tally.failed else ""
-        again = "" if ended and "--retry-errors" in ended.reason else "; start the same command again to go on"
-        say(f"{tally.answered:,} answered{failed}, {missing:,} left{again}")
+        say(f"{tally.answered:,} answered{failed}, {missing:,} left{ended.way_on if ended else ''}")
         return ended.code if ended and ended.code else 1
     if tally.failed:
         say(
@@ -447,7 +447,8 @@ def closing(args: argparse.Namespace, tally: Tally, ended: Ended | None) -> int:
             f"an answer: {args.output}"
         )
     elif args.output != os.devnull:
-        say(f"next: python beam_judge.py --answers {shlex.quote(args.output)} --judge-model … --judge-base-url …")
+        answers = shlex.quote(args.output)
+        say(f"next: {started_by('beam_judge.py')} --answers {answers} --judge-model … --judge-base-url …")
     return ended.code if ended and ended.code > 1 else 0
 
 

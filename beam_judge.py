@@ -13,14 +13,23 @@ scored; 1: stopped early; 2: bad usage or input; 130/143: SIGINT/SIGTERM.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beam_answers import Answer, described_answers, origin, read_answers, summed_counts, with_earlier
+from beam_answers import (
+    Answer,
+    described_answers,
+    missing_shards,
+    origin,
+    read_answers,
+    summed_counts,
+    with_earlier,
+)
 from beam_cli import (
     Parser,
     add_endpoint_flags,
@@ -34,8 +43,9 @@ from beam_cli import (
     run,
     shown_url,
 )
-from beam_common import QuestionKey, UsageError, beside, name_of, plural, say
+from beam_common import QuestionKey, StoppedEarly, UsageError, beside, name_of, plural, say
 from beam_details import (
+    Call,
     Prompts,
     calls_for,
     detail_row,
@@ -43,6 +53,7 @@ from beam_details import (
     had_reply,
     one_mode,
     ordering_modes,
+    pending,
     plan,
     recorded_mode,
     score_row,
@@ -71,6 +82,7 @@ class Judging:
     """A question while it is being judged."""
 
     answer: Answer
+    calls: list[Call]
     verdicts: list[dict[str, Any] | None]
     parse_retries: Counter[int] = field(default_factory=Counter)
     heard: dict[int, Reply] = field(default_factory=dict)  # the last unreadable reply to a call that is made again
@@ -108,11 +120,24 @@ class Judge:
         self.settings = encode_json(body_settings(args))
         self.tally = Tally()
         self.saved = 0
+        self.open: set[Judging] = set()  # begun, and not saved yet
 
     def commit(self, batch: list[dict[str, Any]]) -> None:
         """Details first: a score never stands without what the judge said."""
         self.details.append(batch)
         self.scores.append([score_row(detail) for detail in batch])
+
+    def keep_paid(self) -> None:
+        """After a stop: the verdicts of questions that are not finished go into the details, so none is paid again."""
+        partial = [
+            detail_row(
+                judging.answer, "partial", self.prompts.mode, list(map(pending, judging.calls, judging.verdicts))
+            )
+            for judging in self.open
+            if any(judging.verdicts) and not all(judging.verdicts) and judging.answer.key not in self.scores.rows
+        ]
+        with contextlib.suppress(StoppedEarly):  # the output cannot be written: that is why the run has stopped
+            self.details.append(partial)
 
     async def go(self, answers: Sequence[Answer], total: int, key: str) -> Ended:
         from beam_endpoint import Endpoint, Flags
@@ -138,22 +163,27 @@ class Judge:
         )
         self.progress = Progress(total, total - len(answers), "question", self.tally.status)
         try:
-            return await self.run.go()
+            ended = await self.run.go()
         finally:
             self.progress.close()
             await self.endpoint.close()
+        if ended.code:
+            self.keep_paid()
+        return ended
 
     def _groups(self, answers: Sequence[Answer]) -> Iterator[Any]:
         from beam_schedule import Group
 
         for answer in answers:
             calls = calls_for(answer.row(), self.prompts)
-            judging = Judging(answer, [None] * len(calls))
+            judging = Judging(answer, calls, [None] * len(calls))
+            self.open.add(judging)
             known = self.details.rows.get(answer.key)
             if known and known["verdicts"] and still_holds(known, answer, self.prompts.mode):
+                paid = ("scored",) if self.args.retry_errors else ("scored", "unreadable")
                 for call, earlier in zip(calls, known["verdicts"], strict=True):
-                    if earlier["status"] == "scored":
-                        judging.verdicts[call.index] = earlier  # read before: not paid again
+                    if earlier["status"] in paid:  # not again
+                        judging.verdicts[call.index] = earlier
                         judging.landed.add(call.index)
             yield Group.of(judging, [call for call in calls if judging.verdicts[call.index] is None])
 
@@ -192,6 +222,7 @@ class Judge:
     async def _record(self, judging: Judging) -> None:
         verdicts = [v for v in judging.verdicts if v is not None]
         await self.saver.save(detail_row(judging.answer, "judged", self.prompts.mode, verdicts))
+        self.open.discard(judging)
         self.saved += 1
         self.progress.step()
 
@@ -219,14 +250,25 @@ def body_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def sidecar(
-    args: argparse.Namespace, prompts: Prompts, answers: Mapping[QuestionKey, Answer], earlier: Sequence[Any] = ()
+    args: argparse.Namespace,
+    prompts: Prompts,
+    answers: Mapping[QuestionKey, Answer],
+    scored: Iterable[QuestionKey] = (),
+    earlier: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """The settings of a run for the record. `settings` (but for the ordering mode) and `data` bind a later resume.
 
-    `earlier`: what is on record of answers files on whose answers scores rest, too.
+    `scored`: the questions with a score. `earlier`: what is on record of answers files on whose answers scores rest, too.
     """
     now = [described_answers(Path(path), answers, Path(args.output).parent) for path in args.answers]
+    models = {str(file["model"]): file["file"] for file in now if file["model"]}
+    if len(models) > 1 and not args.allow_mixed:
+        raise UsageError(
+            f"--answers: {' and '.join(f'{model} in {file}' for model, file in models.items())}; answers of several models "
+            "get no common score: judge each into an --output of its own, or accept a mixed file with --allow-mixed"
+        )
     files = with_earlier(now, earlier)
+    stale = sum(key not in answers for key in scored) if len(files) == len(now) else 0
     return {
         "program": "beam_judge.py",
         "started": [now_text()],
@@ -244,7 +286,7 @@ def sidecar(
         },
         "data": origin(now),
         "answers": files,
-        "counts": summed_counts(files),
+        "counts": summed_counts(files) | ({"stale": stale} if stale else {}),
         "run": {
             "concurrency": args.concurrency,
             "max_retries": args.max_retries,
@@ -271,7 +313,12 @@ class Record:
         """Record the settings of this run; UsageError when the scores there rest on others."""
         known = {*self.scores.rows, *self.details.rows}
         earlier = [] if known <= answers.keys() else self.earlier.get("answers", [])
-        content = sidecar(self.args, prompts, answers, earlier)
+        content = sidecar(self.args, prompts, answers, self.scores.rows, earlier)
+        if missing := missing_shards(content["answers"]):
+            say(
+                f"warning: no answers of shard {', '.join(missing)}: the scores are of a part of the run, unless there were "
+                "fewer chats than shards"
+            )
         content["settings"]["event_ordering"] = one_mode(self.modes() | {prompts.mode})
         bind_settings(
             self.path,
@@ -320,14 +367,16 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
             if left:
                 done = f"; {len(to_score) - len(left):,} are scored" if len(left) < len(to_score) else ""
                 where = f"{args.judge_model} at {shown_url(args.judge_base_url)}"
-                say(f"judging {plural(len(left), 'answer')} with {where}, {args.concurrency} calls in flight{done}")
+                say(
+                    f"{now_text()} judging {plural(len(left), 'answer')} with {where}, {args.concurrency} calls in flight{done}"
+                )
                 ended = asyncio.run(worker.go(left, len(to_score), key))
                 say(worker.tally.closing())
             if scores.regular:
                 record.end(prompts.mode)
             scores.compact()
             details.compact()
-        has_scores = scores.regular and bool(scores.rows)
+        has_scores = scores.regular and bool(scores.rows) and Path(args.output).exists()
     if has_scores:
         print_lines(summary_lines(load_run(args.output)))
     return closing(ended, len(left) - worker.saved)
@@ -338,8 +387,7 @@ def closing(ended: Ended | None, left: int) -> int:
     if ended and ended.reason:
         say(f"stopped: {ended.reason}")
     if left:
-        again = "" if ended and "--retry-errors" in ended.reason else "; start the same command again to go on"
-        say(f"{plural(left, 'answer')} left to judge{again}")
+        say(f"{plural(left, 'answer')} left to judge{ended.way_on if ended else ''}")
         return ended.code if ended and ended.code else 1
     return ended.code if ended and ended.code > 1 else 0
 
@@ -410,13 +458,16 @@ def parser() -> Parser:
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    for flag in ("judge_model", "judge_base_url", "output"):
+        if not getattr(args, flag):
+            raise UsageError(f"--{flag.replace('_', '-')} is empty; see beam_judge.py --help")
     if "messages" in args.judge_extra_json:
         raise UsageError("--judge-extra-json must not hold `messages`: they are the benchmark's")
     args.judge_base_url = normalise_base_url(args.judge_base_url, "--judge-base-url")
     prompts = Prompts(CRITERION, ORDERING, tau=args.event_ordering == "tau")
-    if args.criterion_prompt:
+    if args.criterion_prompt is not None:
         prompts = replace(prompts, criterion=template_from_file(args.criterion_prompt, "--criterion-prompt", CRITERION))
-    if args.ordering_prompt:
+    if args.ordering_prompt is not None:
         if prompts.tau:  # no error: what is resumed in the other mode has the same settings but for the mode
             say("note: --event-ordering tau aligns lines with a prompt of its own; --ordering-prompt is not used")
         prompts = replace(prompts, ordering=template_from_file(args.ordering_prompt, "--ordering-prompt", ORDERING))

@@ -82,7 +82,7 @@ def _oddity(name: str, value: Any) -> str | None:
 
 def _odd_detail(row: Mapping[str, Any]) -> str | None:
     """What keeps details of the right types from giving a score; None for those that give one."""
-    if row["status"] not in ("judged", "empty", "error"):
+    if row["status"] not in ("judged", "partial", "empty", "error"):
         return f"'status' is {json.dumps(row['status'])[:40]}"
     if row.get("ordering") not in (None, "strict", "tau"):
         return f"'ordering' is {json.dumps(row['ordering'])[:40]}"
@@ -91,8 +91,10 @@ def _odd_detail(row: Mapping[str, Any]) -> str | None:
     for verdict in row["verdicts"]:
         level, status = verdict.get("level", "missing"), verdict.get("status")
         is_level = type(level) in (int, float) and 0 <= level <= 1
-        if not (is_level if status == "scored" else level is None and status in ("unreadable", "failed")):
+        if not (is_level if status == "scored" else level is None and status in ("unreadable", "failed", "pending")):
             return f"a verdict has the level {json.dumps(level)[:40]} and the status {json.dumps(status)[:40]}"
+    if (row["status"] == "partial") != any(verdict["status"] == "pending" for verdict in row["verdicts"]):
+        return "'status' and pending verdicts contradict each other"
     return None
 
 

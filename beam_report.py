@@ -14,7 +14,7 @@ Damaged lines are named and left out; of several lines of one question the last 
 JSON keys, null where something is unknown:
   version, level, runs, comparisons
   run: name, file, n, selected, event_ordering, mixed_settings, settings, data, counts, overall, abilities
-  counts: unreadable, failed, empty, errors, unscorable, not_judged, without_details
+  counts: unreadable, failed, empty, errors, unscorable, not_judged, stale, without_details
   overall and each ability of a run: n, chats, mean, standard_error, low, high, half_points
   comparison: first, second, headline, notes, only_first, only_second, overall, abilities
   overall and each ability of a comparison: n, chats, difference (second - first), standard_error, low, high, p,
@@ -38,6 +38,7 @@ from beam_common import VERSION, UsageError, beside, one_line, plural, say
 from beam_settings import load_sidecar
 from beam_stats import LEVEL, Difference, Estimate, holm, paired_difference
 from beam_summary import (
+    MIXED,
     Run,
     bounds,
     by_ability,
@@ -45,6 +46,7 @@ from beam_summary import (
     interval,
     load_run,
     number,
+    ordering_of,
     print_lines,
     summary_lines,
     summary_rows,
@@ -160,7 +162,12 @@ def headline(comparison: Comparison) -> str:
     if verdict is None or found.low is None or found.high is None:
         return f"{number(found.mean, 3, sign=True)} against {first}; one chat in common: no interval, no verdict"
     near, far = sorted((abs(found.low), abs(found.high)))
-    return f"{verdict} than {first} by {number(abs(found.mean), 3)} ({number(near, 3)} to {number(far, 3)})"
+    return f"{verdict} than {first} by {amount(found.mean)} ({amount(near)} to {amount(far)})"
+
+
+def amount(difference: float) -> str:
+    """The size of a difference that is beyond noise: what rounds to 0 is not shown as 0."""
+    return number(abs(difference), 3) if abs(difference) >= 0.0005 else "<0.001"
 
 
 def distinct_names(runs: Sequence[Run], hosts: Sequence[str]) -> list[Run]:
@@ -220,7 +227,11 @@ def signed(end: float) -> str:
 
 
 def p_text(p: float | None) -> str:
-    return "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+    """A p value; beside the threshold with as many digits as show on which side of it the value lies."""
+    if p is None or p < 0.001:
+        return "-" if p is None else "<0.001"
+    digits = next((digits for digits in range(3, 9) if float(f"{p:.{digits}f}") != round(ALPHA, 9)), 3)
+    return f"{p:.{digits}f}"
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
@@ -271,8 +282,8 @@ def text_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[s
 
 
 def _cell(text: str) -> str:
-    """A text fit for a Markdown table."""
-    return re.sub(r"([\\|*<>`\[\]])", r"\\\1", label(text, 1000))
+    """A text fit for a Markdown table. An underscore between letters is one already."""
+    return re.sub(r"([\\|*~&<>`\[\]]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", label(text, 1000))
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -289,8 +300,10 @@ def markdown_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> li
         for row in summary_rows(run):
             cells = (number(row.estimate.mean), interval(row.estimate), number(row.half_points), f"{row.estimate.n}")
             rows.append((_bold(row.name), *cells))
-        ordering = "" if run.ordering == "unknown" else f", event_ordering: {run.ordering}"
-        lines += [f"### {_cell(run.name)} ({run.size})", "", f"Judge: {_cell(run.judge)}{ordering}.", ""]
+        ordering = ordering_of(run) and f", event_ordering: {ordering_of(run)}"
+        chats = f"Intervals by {plural(len({chat for chat, _, _ in run.scores}), 'chat')}."
+        lines += [f"### {_cell(run.name)} ({run.size})", "", f"Judge: {_cell(run.judge)}{ordering}. {chats}", ""]
+        lines += [f"**{MIXED}**", ""] if run.mixed_settings else []
         lines += [*_table(("", "score", "95 % interval", "half points kept", "n"), rows), ""]
         lines += [f"- {line}" for line in counts_lines(run)] + [""]
     for comparison in comparisons:

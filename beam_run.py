@@ -137,6 +137,14 @@ class Ended:
     code: int
     reason: str = ""
 
+    @property
+    def way_on(self) -> str:
+        """How to go on, to be said behind what is left."""
+        if "--retry-errors" in self.reason:
+            return ""
+        first = "once that is mended, " if self.code in (1, 2) else ""
+        return f"; {first}start the same command again to go on"
+
 
 class Run:
     """Drives jobs to their end.

@@ -74,8 +74,10 @@ def bind_settings(
 
     `binding` says that the output holds a row without an error: until then an earlier sidecar is replaced, so that a
     wrong URL does not lock out the right one. `content["settings"]` and `content["data"]` are what is compared, but for
-    the settings that `may_change`. Where they differ and this run `adds` nothing, the record stays what it is.
+    the settings that `may_change`. Where they differ and this run `adds` nothing, the record stays what it is. The
+    record of another program is never replaced.
     """
+    _refuse_foreign(path, content["program"])
     content = without_secrets({"program": content["program"], "version": VERSION, **content})
     earlier = load_sidecar(path) if binding else None
     started = [*(earlier or {}).get("started", []), *content["started"]] if binding else content["started"]
@@ -97,6 +99,16 @@ def bind_settings(
             content = {**content, "mixed_with": mixed}
         content = {**content, "data": {**earlier.get("data", {}), **content.get("data", {})}}
     save_sidecar(path, {**content, "started": started})
+
+
+def _refuse_foreign(path: Path, program: str) -> None:
+    """Raises UsageError where the record at `path` is another program's; a damaged one is nobody's."""
+    try:
+        found = (load_sidecar(path) or {}).get("program", program)
+    except UsageError:
+        return
+    if found != program:
+        raise UsageError(f"{path} holds the settings of {found}, which this run would replace; name another --output")
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str]:

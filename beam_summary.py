@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ from beam_log import DETAIL, SCORE, read_rows
 from beam_settings import load_sidecar
 from beam_stats import Estimate, clustered_mean
 from beam_verdict import question_score
+from beam_width import WIDTH, shortened
 
-WIDTH = 80
+MIXED = "The settings changed on the way: not every score is of the same judge or data."
 # For terminals that cannot show these characters.
 PLAIN = str.maketrans("▏▎▍▌▋▊▉█│·…", "   #####|-~")
 
@@ -36,6 +36,7 @@ class Counts:
     errors: int | None = None  # answers
     unscorable: int | None = None  # questions without any criterion
     not_judged: int | None = None  # answers
+    stale: int | None = None  # scored questions that the answers files do not hold any more
     without_details: int = 0  # scored questions of which the judge's words are not there
 
 
@@ -118,7 +119,7 @@ def load_run(scores_path: str | Path) -> Run:
     base = str(path).removesuffix(".gz")
     details_path = beside(base, ".details.jsonl")
     details = {key_of(row): row for row in read_rows(details_path, DETAIL)} if details_path.exists() else {}
-    details = {key: row for key, row in details.items() if key in scores}
+    details = {key: row for key, row in details.items() if key in scores and row["status"] != "partial"}
     half_points = {key: half_point_mean(row) for key, row in details.items()}
     try:
         sidecar = load_sidecar(beside(base, ".run.json")) or {}
@@ -160,14 +161,15 @@ def _counts(scored: int, details: Mapping[QuestionKey, Mapping[str, Any]], recor
     known = {name: count for name, count in recorded.items() if type(count) is int}
     statuses = [verdict["status"] for row in details.values() for verdict in row["verdicts"]]
     outcomes = [row["status"] for row in details.values()]
-    answers, unscorable = known.get("answers"), known.get("unscorable")
+    answers, unscorable, stale = known.get("answers"), known.get("unscorable"), known.get("stale")
     return Counts(
         unreadable=statuses.count("unreadable") if details else None,
         failed=statuses.count("failed") if details else None,
         empty=known.get("empty", outcomes.count("empty") if details else None),
         errors=known.get("answers_with_error", outcomes.count("error") if details else None),
         unscorable=unscorable,
-        not_judged=None if answers is None else max(0, answers - (unscorable or 0) - scored),
+        not_judged=None if answers is None else max(0, answers - (unscorable or 0) - (scored - (stale or 0))),
+        stale=stale,
         without_details=scored - len(details),
     )
 
@@ -231,16 +233,6 @@ def bar(value: float | None, cells: int) -> str:
     return ("█" * whole + " ▏▎▍▌▋▊▉"[eighths] * (eighths > 0)).ljust(cells)
 
 
-def shortened(text: str, limit: int) -> str:
-    """A name of at most `limit` characters that keeps both ends, where names differ."""
-    return text if len(text) <= limit else f"{text[: limit // 2]}…{text[-(limit - limit // 2 - 1) :]}"
-
-
-def wrapped(text: str) -> list[str]:
-    """A text in lines of at most 80 columns."""
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-
-
 def summary_lines(run: Run) -> list[str]:
     """The summary of a run, in lines of at most 80 columns. The beginning of each line is a stable format."""
     rows = summary_rows(run)
@@ -248,10 +240,8 @@ def summary_lines(run: Run) -> list[str]:
     starts += [f"  {one_line(row.name, 24)}: {number(row.estimate.mean)} (n={row.estimate.n})" for row in rows[1:]]
     left = max(len("  contradiction_resolution: 0.1234 (n=700)"), *map(len, starts))
     cells = WIDTH - left - len("  0.000 to 0.000  0.0000  ││")
-    mode = {"tau": " · event_ordering: tau", "mixed": " · event_ordering: partly tau, partly strict"}
-    if any(ability == ORDERING_ABILITY for _, ability, _ in run.scores):
-        mode["unknown"] = " · event_ordering: mode unknown"
-    lines = [f"=== BEAM summary ({run.size}) ==={mode.get(run.ordering, '')}"]
+    mode = f" · event_ordering: {ordering_of(run)}" if ordering_of(run) not in ("", "strict") else ""
+    lines = [f"=== BEAM summary ({run.size}) ==={mode}"]
     for start, row in zip(starts, rows, strict=True):
         drawn = "" if row.estimate.mean is None else f"  │{bar(row.estimate.mean, cells)}│"
         lines.append(f"{start:<{left}}  {interval(row.estimate):<14}  {number(row.half_points):<6}{drawn}".rstrip())
@@ -259,9 +249,14 @@ def summary_lines(run: Run) -> list[str]:
     spread = "one chat: no interval" if chats == 1 else f"95 % interval by {chats} chats"
     lines += [f"(score · {spread} · half points kept · bar from 0 to 1)", "", *counts_lines(run)]
     lines += [shortened(f"model: {run.name}", WIDTH), shortened(f"judge: {run.judge}", WIDTH)]
-    if run.mixed_settings:
-        lines.append("The settings changed on the way: not every score is of the same judge or data.")
-    return lines
+    return lines + ([MIXED] if run.mixed_settings else [])
+
+
+def ordering_of(run: Run) -> str:
+    """The mode of event_ordering for people; empty where it is not known and no score depends on it."""
+    words = {"mixed": "partly tau, partly strict", "unknown": "mode unknown"}
+    scored = any(ability == ORDERING_ABILITY for _, ability, _ in run.scores)
+    return "" if run.ordering == "unknown" and not scored else words.get(run.ordering, run.ordering)
 
 
 def counts_lines(run: Run) -> list[str]:
@@ -276,6 +271,8 @@ def counts_lines(run: Run) -> list[str]:
     }
     if counts.unscorable:
         named["questions without a criterion, not scored"] = counts.unscorable
+    if counts.stale:
+        named["scores of questions that are not in the answers"] = counts.stale
     lines = [f"{name}: {'unknown' if count is None else count}" for name, count in named.items()]
     if 0 < counts.without_details < len(run.scores):
         lines.append(f"scored questions without details: {counts.without_details}")

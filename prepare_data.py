@@ -26,6 +26,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from beam_cli import Parser, comma_list, command, shown_url
+from beam_cli import Parser, comma_list, command, shown_url, started_by
 from beam_common import DATA_DIR, TOKENIZER_DIR, UsageError, keep_secret, one_line, plural, say, write_whole
 from beam_download import MANIFEST, MIRROR, fetch_all, files_for, foreign, read_manifest
 from beam_pair import Content, Pair, differing, read_pair, write_pair
@@ -182,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tokenizer", metavar="SRC", help="install the Kimi vocabulary from a file or folder, or `hub` for the "
         "official release; alone, only that; with --tag or --src, the data too")  # fmt: skip
     add("--mirror", metavar="URL", default=MIRROR, help="where downloads come from: <URL>/chats/1M/… (default: "
-        "%(default)s)")  # fmt: skip
+        "the release's own host)")  # fmt: skip
     add("--check", action="store_true", help="verify the installed data and vocabulary against the recorded digests "
         "and counts")  # fmt: skip
     return flags
@@ -261,11 +262,13 @@ def prepare(args: argparse.Namespace, tag: str) -> None:
         differs = differing(recorded["chats"], chats) + differing(recorded["questions"], questions)
         print(f"not the recorded {tag} files: {reason(args)}" if differs else f"they are the recorded {tag} files")
     here = args.out_dir.resolve() == DATA_DIR
-    files = f"--tag {tag}" if here else f"--chats-file {pair.chats} --questions-file {pair.questions}"
-    print(f"next: python beam_generate.py --dry-run {files}")
+    paths = (shlex.quote(str(path)) for path in (pair.chats, pair.questions))
+    files = f"--tag {tag}" if here else "--chats-file {} --questions-file {}".format(*paths)
+    print(f"next: {started_by('beam_generate.py')} --dry-run {files}")
     if chats["bytes"] > 1_000_000 and not (TOKENIZER_DIR / VOCABULARY).exists():
         print(
-            "before that, for chats this long: python prepare_data.py --tokenizer hub (or a local file instead of hub)"
+            f"before that, for chats this long: {started_by('prepare_data.py')} --tokenizer hub (or a local file instead "
+            "of hub)"
         )
 
 
@@ -291,6 +294,9 @@ def refuse_misuse(args: argparse.Namespace, tag: str) -> None:
     alone = args.tokenizer is not None and not args.tag and not args.src
     if alone and (args.chats is not None or args.prefer_truncated or args.allow_missing):
         raise UsageError("--tokenizer alone installs only the vocabulary; for the data too, add --tag or --src")
+    shipped = tag == "sample" and args.out_dir.resolve() == DATA_DIR
+    if shipped and args.src and args.src.resolve() != DATA_DIR / "sample":
+        raise UsageError("--tag sample would replace the sample that comes with the programs; name another --tag")
     if not args.check and not args.src and tag not in TIERS:
         raise UsageError(f"--tag {tag} is none of the release's ({', '.join(TIERS)}); another name needs --src")
     _refuse_mirror(args.mirror)

@@ -574,7 +574,7 @@ def killed_at_random(
         time.sleep(chance.random() * 0.05)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert endpoint.wait_until(lambda: not endpoint.in_flight)
+        assert endpoint.wait_until(lambda: not endpoint.in_flight and not endpoint.connections)
         again = {question_of(request) for request in endpoint.requests[seen:]}
         assert not again & saved
         lines = output.read_bytes().split(b"\n")[:-1] if output.exists() else []

@@ -577,14 +577,82 @@ def test_trouble_that_every_call_would_meet_stops_the_run(bench: Bench, trouble:
     assert stopped.rc == 1
     assert len(bench.requests) == 3  # nothing after the first that met it
     assert way_out in stopped.err
-    assert "3 answers left to judge; start the same command again" in stopped.err
-    assert scores_of(stopped) == {("information_extraction", 0): 1.0}  # nothing of the question in progress
-    assert len(details_of(stopped)) == 1
+    assert "3 answers left to judge; once that is mended, start the same command again" in stopped.err
+    assert scores_of(stopped) == {("information_extraction", 0): 1.0}
+    whole, partial = details_of(stopped)  # of the question in progress what was paid for, and no score
+    assert (whole["status"], statuses_of(whole)) == ("judged", ["scored"])
+    assert (partial["status"], statuses_of(partial)) == ("partial", ["scored", "pending"])
     assert stopped.out.startswith("=== BEAM summary (n=1) ===\n")
     assert counts_of(stopped)["answers not judged yet"] == "3"
     again = bench(rows, script=lambda request: YES)
     assert (again.rc, len(scores_of(again))) == (0, 4)
-    assert [text for _, text in bench.asked] == ["b", "c", "d", "e"]
+    assert [text for _, text in bench.asked] == ["c", "d", "e"]
+    assert sorted(map(statuses_of, details_of(again))) == [["scored"], ["scored"], ["scored"], ["scored", "scored"]]
+    assert {row["status"] for row in details_of(again)} == {"judged"}
+
+
+def test_a_stop_keeps_every_verdict_that_was_paid_for(bench: Bench) -> None:
+    """Unreadable ones too, unless they are asked for anew; those of an outage are made again."""
+    rows = answers_of(["yes", "unclear", "down", "half"], ["quota"])
+
+    def script(request: Recorded) -> Answer | None:
+        if sections(request)["criterion"] != "quota":
+            return by_words(request)
+        return status(402)
+
+    stopped = bench(rows, "--concurrency", "1", "--max-retries", "1", script=script)
+    assert (stopped.rc, stopped.out, scores_of(stopped)) == (1, "", {})
+    (partial,) = details_of(stopped)
+    assert (partial["status"], statuses_of(partial)) == ("partial", ["scored", "unreadable", "pending", "scored"])
+    assert [verdict["criterion"] for verdict in partial["verdicts"]] == rows[0]["rubric"]
+    again = bench(rows, script=lambda request: YES)
+    assert [text for _, text in bench.asked] == ["down", "quota"]
+    whole = details_of(again)[0]
+    assert (whole["status"], statuses_of(whole)) == ("judged", ["scored", "unreadable", "scored", "scored"])
+    assert [verdict["reply"] for verdict in whole["verdicts"]][:2] == [v["reply"] for v in partial["verdicts"]][:2]
+    assert scores_of(again)["information_extraction", 0] == 0.5
+
+
+def test_verdicts_kept_at_a_stop_hold_for_that_answer_and_until_they_are_asked_for_anew(bench: Bench) -> None:
+    def stop() -> None:
+        for file in bench.folder.glob("scores*"):
+            file.unlink()
+        bench([answer("yes", "unclear", "quota")], "--concurrency", "1", script=quota)
+
+    def quota(request: Recorded) -> Answer:
+        return status(402) if sections(request)["criterion"] == "quota" else by_words(request)
+
+    stop()
+    bench([answer("yes", "unclear", "quota")], "--retry-errors", script=lambda request: YES)
+    assert [text for _, text in bench.asked] == ["quota", "unclear"]
+    stop()
+    bench([answer("yes", "unclear", "quota", response="another")], script=lambda request: YES)
+    assert len(bench.requests) == 3
+
+
+def test_a_stop_leaves_the_details_of_a_score_alone(bench: Bench) -> None:
+    """A changed answer is in progress: the score stands until it is replaced, and so does what the judge said."""
+    bench([answer("yes", "no")])
+
+    def quota(request: Recorded) -> Answer:
+        return status(402) if sections(request)["criterion"] == "no" else YES
+
+    stopped = bench([answer("yes", "no", response="another")], "--concurrency", "1", script=quota)
+    assert (stopped.rc, scores_of(stopped)) == (1, {("information_extraction", 0): 0.5})
+    assert [row["status"] for row in details_of(stopped)] == ["judged"]
+    assert "unreadable verdicts: 0" in stopped.out
+
+
+def test_scores_that_vanish_stop_the_run_with_its_reason(bench: Bench) -> None:
+    def script(request: Recorded) -> Answer:
+        if request.number == 4:
+            (bench.folder / "scores.jsonl").unlink()
+        return YES
+
+    ran = bench(answers_of(*(["a"] for _ in range(20))), "--concurrency", "1", script=script)
+    assert (ran.rc, ran.out) == (1, "")
+    assert "was moved, deleted or replaced" in ran.err
+    assert "left to judge" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -656,6 +724,65 @@ def test_shards_are_judged_into_one_scores_file(bench: Bench) -> None:
         ("part2.jsonl", 3),
         ("part3.jsonl", 4),
     ]
+
+
+def test_questions_in_two_files_are_selected_once(bench: Bench) -> None:
+    """A run with errors and the one that made up for them, and a copy of what was answered."""
+    failed = [answer("yes", index=n, response="", error="HTTP 500") for n in (2, 3)]
+    whole = shard(bench.folder / "whole.jsonl", 0, 5, *failed)
+    part = shard(bench.folder / "part.jsonl", 2, 2)
+    ran = bench(whole, "--answers", str(whole), str(part))
+    assert ran.out.startswith("=== BEAM summary (n=4 of 5 selected) ===")
+    assert counts_of(ran)["answers with an error"] == "0"
+    copy = shard(bench.folder / "copy.jsonl", 0, 4, *failed)
+    again = bench(whole, "--answers", *map(str, (part, copy, whole)))
+    assert (again.out, bench.requests) == (ran.out, [])
+
+
+def test_answers_of_two_models_get_no_common_score(bench: Bench) -> None:
+    one = write_lines(bench.folder / "one.jsonl", [answer("yes")])
+    other = write_lines(bench.folder / "other.jsonl", [answer("yes", index=1)])
+    write_run(one, "m", "q")
+    write_run(other, "another", "q")
+    before = bench.others()
+    ran = bench(one, "--answers", str(one), str(other))
+    assert (ran.rc, bench.requests, bench.others()) == (2, [], before)
+    assert "m in one.jsonl and another in other.jsonl" in ran.err
+    assert ran.err.count("\n") == 1
+    mixed = bench(one, "--answers", str(one), str(other), "--allow-mixed")
+    assert (mixed.rc, len(mixed.rows)) == (0, 2)
+
+
+def test_scores_of_questions_that_are_not_in_the_answers_any_more_are_said(bench: Bench) -> None:
+    bench(answers_of(*(["yes"] for _ in range(4))))
+    ran = bench([answer("yes", index=n) for n in (7, 8, 9)], "--limit", "1")
+    assert ran.out.startswith("=== BEAM summary (n=5) ===")
+    assert counts_of(ran)["answers not judged yet"] == "2"
+    assert counts_of(ran)["scores of questions that are not in the answers"] == "4"
+
+
+def test_the_settings_of_the_answers_are_never_replaced(bench: Bench) -> None:
+    """An output named like the answers but for its ending would have the same sidecar."""
+    path = write_lines(bench.folder / "run.jsonl", [answer("yes")])
+    write_run(path, "m", "q")
+    before = path.with_suffix(".run.json").read_bytes()
+    ran = bench(path, "--output", str(bench.folder / "run"))
+    assert (ran.rc, bench.requests, bench.others()) == (2, [], ["run.jsonl", "run.run.json"])
+    assert "beam_generate.py" in ran.err
+    assert path.with_suffix(".run.json").read_bytes() == before
+
+
+def test_a_shard_that_is_missing_is_named(bench: Bench) -> None:
+    paths = [bench.folder / f"part{n}.jsonl" for n in (1, 2, 3)]
+    for n, path in enumerate(paths):
+        write_lines(path, [answer("yes", index=n)])
+        path.with_suffix(".run.json").write_text(json.dumps({"run": {"shard": f"{n + 1}/3"}, "selected": 1}))
+    assert "no answers of shard 2/3, 3/3: the scores are of a part" in bench(paths[0]).err
+    assert "no answers of shard 2/3: the scores" in bench(paths[2]).err  # the first is on record
+    assert "shard" not in bench(paths[1]).err
+    alone = write_lines(bench.folder / "alone.jsonl", [answer("yes", index=7)])
+    alone.with_suffix(".run.json").write_text(json.dumps({"run": {"shard": "1/1"}, "selected": 1}))
+    assert "shard" not in bench(alone, "--output", str(bench.folder / "alone-scores.jsonl")).err
 
 
 def shard(path: Path, first: int, selected: int, *further: dict[str, Any]) -> Path:
@@ -781,7 +908,7 @@ def test_different_answers_to_one_question_are_refused(bench: Bench) -> None:
         pytest.param("folder", "not a file", id="folder"),
         pytest.param(b"", "no answers yet", id="empty"),
         pytest.param(b"\n\n", "no answers yet", id="blank-lines"),
-        pytest.param(b"null\n[]\n", "no answers yet", id="no-rows"),
+        pytest.param(b"null\n[]\n", "none of the lines is one", id="no-rows"),
         pytest.param(b"\x1f\x8b\x08 packed", "gzip", id="gzip"),
     ],
 )
@@ -990,6 +1117,9 @@ def test_details_whose_score_is_missing_give_it_without_a_call(bench: Bench, kep
         pytest.param([], {}, id="no-verdict"),
         pytest.param([{"status": "scored", "level": 1.0}], {"status": "Judged"}, id="unknown-status"),
         pytest.param([{"status": "scored", "level": 1.0}], {"ordering": ["tau"]}, id="odd-mode"),
+        pytest.param([{"status": "pending", "level": None}], {}, id="pending-though-judged"),
+        pytest.param([{"status": "scored", "level": 1.0}], {"status": "partial"}, id="partial-without-pending"),
+        pytest.param([], {"status": "partial"}, id="partial-without-verdict"),
     ],
 )
 def test_odd_details_are_reported_by_line_and_judged_again(
@@ -1080,6 +1210,7 @@ def test_settings_that_change_no_verdict_may_change(bench: Bench, flags: list[st
 
 def write_run(answers: Path, model: str | None, questions: str) -> None:
     run = {
+        "program": "beam_generate.py",
         "settings": {"model": model, "base_url": "http://m/v1"},
         "data": {"questions_sha256": questions},
         "selected": 2,
@@ -1304,6 +1435,7 @@ def test_what_the_sidecar_records(bench: Bench) -> None:
             "settings": {"temperature": 0.7},
             "data": data,
             "selected": 7,
+            "shard": None,
             "counts": {"answers": 4, "unscorable": 1, "answers_with_error": 1, "empty": 1},
         }
     ]
@@ -1437,6 +1569,10 @@ def test_unusual_texts_are_judged_as_they_are(bench: Bench, text: str) -> None:
         pytest.param(["--event-ordering", "rank"], "--event-ordering", id="unknown-mode"),
         pytest.param(["--judge-base-url", "localhost"], "--judge-base-url", id="no-url"),
         pytest.param(["--judge-api-key", ""], "JUDGE_API_KEY", id="no-key"),
+        pytest.param(["--judge-model", ""], "--judge-model", id="no-model"),
+        pytest.param(["--criterion-prompt", ""], "--criterion-prompt", id="no-criterion-prompt"),
+        pytest.param(["--ordering-prompt", ""], "--ordering-prompt", id="no-ordering-prompt"),
+        pytest.param(["--output", ""], "--output", id="no-output"),
         pytest.param(["--output", os.sep], "--output", id="output-is-a-folder"),
         pytest.param(["--output", "/no/such/folder/scores.jsonl"], "--output", id="no-such-folder"),
     ],

@@ -647,6 +647,15 @@ def test_the_sample_is_made_from_its_source(tmp_path: Path, capsys: pytest.Captu
     assert "they are the recorded sample files" in capsys.readouterr().out
 
 
+def test_the_shipped_sample_is_not_replaced_by_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = questions_text(HERE / "data", "sample")
+    assert prepare_data.main(["--tag", "sample", "--src", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        "error: --tag sample would replace the sample that comes with the programs; name another --tag\n"
+    )
+    assert questions_text(HERE / "data", "sample") == before
+
+
 def check(out: Path, *arguments: str) -> int:
     return prepare_data.main(["--check", "--out-dir", str(out), *arguments])
 

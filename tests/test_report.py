@@ -25,7 +25,7 @@ import beam_report
 import beam_width
 from beam_common import ABILITIES
 from beam_stats import Estimate
-from beam_summary import bar, half_point_mean, load_run, number, shortened, summary_lines
+from beam_summary import bar, half_point_mean, load_run, number, summary_lines
 
 SCRIPT = Path(beam_report.__file__)
 SETTINGS = {
@@ -402,6 +402,7 @@ def test_comparison_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         pytest.param(four(1, 0, 1, 1), four(1, 0, 1, 1), "no difference beyond noise", id="the-same-scores"),
         pytest.param(four(1, 0, 1, 1), four(1, 1, 1, 0), "no difference beyond noise", id="noise"),
         pytest.param(many(0.1), many(0.15), "higher than model-a by 0.050 (0.050 to 0.050)", id="higher-everywhere"),
+        pytest.param(many(0.1), many(0.1002), "higher than model-a by <0.001 (<0.001 to <0.001)", id="rounds-to-zero"),
         pytest.param(
             {("1", "abstention", 0): 1.0},
             {("1", "abstention", 0): 0.0},
@@ -427,7 +428,8 @@ def test_verdict_in_words(
     write_sidecar(one, "model-a")
     write_sidecar(other, "model-b")
     assert f"\nverdict: {headline}\n" in report(capsys, one, other)[1]
-    assert f"**Overall: {headline}.**" in report(capsys, one, other, "--format", "markdown")[1]
+    in_markdown = headline.replace("<", "\\<")
+    assert f"**Overall: {in_markdown}.**" in report(capsys, one, other, "--format", "markdown")[1]
     assert json.loads(report(capsys, one, other, "--format", "json")[1])["comparisons"][0]["headline"] == headline
 
 
@@ -503,6 +505,33 @@ def test_alignment_prompts_matter_in_tau_mode_only(tmp_path: Path, mode: str, ex
         write_sidecar(path, name, event_ordering=mode, alignment_prompt_sha256=prompt)
         runs.append(load_run(path))
     assert beam_report.compare(*runs).notes == expected
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(None, "-"), (0.0004, "<0.001"), (0.04, "0.040"), (0.0496, "0.0496"), (0.0504, "0.0504"), (0.04996, "0.04996"),
+     (0.05, "0.050"), (1.0, "1.000")],
+)  # fmt: skip
+def test_p_values_show_on_which_side_of_the_threshold_they_lie(p: float | None, text: str) -> None:
+    assert beam_report.p_text(p) == text
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_every_form_says_what_the_scores_are_a_mixture_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    path = write_scores(tmp_path / "one.jsonl", {(chat, "event_ordering", 0): 1.0 for chat in "12"})
+    sidecar = {"settings": {}, "answers": [{"model": "A"}], "mixed_with": [{"settings": {}}]}
+    (tmp_path / "one.run.json").write_text(json.dumps(sidecar))
+    shown = report(capsys, path, "--format", form)[1]
+    assert "event_ordering: mode unknown" in shown
+    assert "The settings changed on the way: not every score is of the same judge or data." in shown
+
+
+def test_the_summary_alone_keeps_to_its_width_too(tmp_path: Path) -> None:
+    path = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
+    write_sidecar(path, "模型" * 60, judge_model="裁判" * 60)
+    assert max(map(columns_of, summary_lines(load_run(path)))) <= 80
 
 
 def test_notes_on_lost_verdicts_and_mixed_settings(tmp_path: Path) -> None:
@@ -730,7 +759,7 @@ def test_markdown_is_a_table_to_paste(tmp_path: Path, capsys: pytest.CaptureFixt
     assert lines[:9] == [
         "### a\\|b\\*c (n=4 of 9 selected)",
         "",
-        "Judge: judge-1, event_ordering: strict.",
+        "Judge: judge-1, event_ordering: strict. Intervals by 2 chats.",
         "",
         "|  | score | 95 % interval | half points kept | n |",
         "| :-- | --: | --: | --: | --: |",
@@ -850,8 +879,8 @@ def test_bars_have_their_width(value: float, cells: int) -> None:
 
 
 def test_shortened_names_keep_both_ends() -> None:
-    assert shortened("abcdefghij", 10) == "abcdefghij"
-    assert shortened("abcdefghijk", 10) == "abcde…hijk"
+    assert beam_width.shortened("abcdefghij", 10) == "abcdefghij"
+    assert beam_width.shortened("abcdefghijk", 10) == "abcde…hijk"
 
 
 # The plot
