@@ -21,10 +21,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from beam_common import (
     NO_ROOM,
+    NO_WAY_TO_A_FILE,
     VERSION,
     StoppedEarly,
     Terminated,
     UsageError,
+    keep_public,
     keep_secret,
     keep_secrets_in,
     one_line,
@@ -60,6 +62,7 @@ def normalise_base_url(text: str, flag: str) -> str:
         keep_secret(password or user)
         keep_secret(unquote(password or user))
     keep_secrets_in(dict(parse_qsl(parts.query)))  # such as ?key=…
+    keep_public(host)
     host = f"[{host}]" if ":" in host else host
     if port is not None and port != {"http": 80, "https": 443}[scheme]:
         host += f":{port}"
@@ -75,18 +78,35 @@ def shown_url(url: str) -> str:
 @contextlib.contextmanager
 def making_a_client() -> Iterator[None]:
     """Where an HTTP client is made: proxy or certificates of the environment that cannot be used raise UsageError."""
+    from urllib.request import getproxies
+
     try:
+        for scheme, proxy in getproxies().items():
+            if scheme != "no":
+                _ = urlsplit(proxy if "://" in proxy else f"http://{proxy}").port  # raises for one beyond 65535
         yield
     except OSError as error:
         raise UsageError(
             f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR name cannot be read ({one_line(str(error), 120)}); "
             "unset these variables or let them name what is there"
         ) from error
-    except (ImportError, ValueError) as error:  # SOCKS without its package, an unknown scheme
+    except Exception as error:  # SOCKS without its package, an unknown scheme, no URL, no port: each its own exception
         raise UsageError(
             f"the proxy that the environment sets cannot be used ({one_line(str(error), 120)}); unset HTTP_PROXY, "
             "HTTPS_PROXY and ALL_PROXY, or let them name an http:// proxy"
         ) from error
+
+
+def keep_plain_cookies(client: Any) -> None:
+    """Keep no cookie that a header cannot carry: an HTTP client would fail on it at its next request."""
+    from http.cookiejar import Cookie, DefaultCookiePolicy
+
+    class Policy(DefaultCookiePolicy):
+        def set_ok(self, cookie: Cookie, request: Any) -> bool:
+            text = f"{cookie.name}={cookie.value}"
+            return text.isascii() and text.isprintable() and super().set_ok(cookie, request)
+
+    client.cookies.jar.set_policy(Policy())
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -165,6 +185,12 @@ def non_negative_float(text: str) -> float:
 
 def probability(text: str) -> float:
     return float(_number(text, float, lambda x: 0 < x <= 1, "a number above 0 and at most 1"))
+
+
+def public_text(text: str) -> str:
+    """A text that is shown and recorded as it is: see keep_public."""
+    keep_public(text)
+    return text
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -273,6 +299,9 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
             say("terminated")
             return 143
         except Exception as error:
+            if isinstance(error, OSError) and error.filename and error.errno in NO_WAY_TO_A_FILE:
+                say(f"error: {error.filename}: {error.strerror}; name another file, or change who may use this one")
+                return 2
             if isinstance(error, OSError) and error.errno in NO_ROOM:  # stdout is a file on a full disk
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
                 say(f"stopped: results cannot be printed: {error.strerror}; what is on disk is whole")

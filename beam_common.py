@@ -97,6 +97,7 @@ class Terminated(BaseException):
 
 HIDDEN = "[hidden]"
 _secrets: set[str] = set()
+_public: set[str] = set()
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CREDENTIALS_IN_URL = re.compile(r"(\w{1,20}://)[^/?#\s]*@")
 # What people pass where no key is needed. Hiding these words would only make messages and records unreadable.
@@ -113,10 +114,16 @@ def keep_secret(text: str) -> None:
         _secrets.add(text)
 
 
+def keep_public(text: str) -> None:
+    """From now on `text` (a model's name, a host) is shown, also where a key or a header's value is a part of it."""
+    _public.add(text)
+
+
 def redacted(text: str) -> str:
     """`text` without registered secrets and without `user:password@` in URLs."""
     text = _CREDENTIALS_IN_URL.sub(r"\1", text)
-    for secret in sorted(_secrets, key=len, reverse=True):
+    secrets = [secret for secret in _secrets if not any(secret in known for known in _public)]
+    for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 16:  # a real key; a short word may be part of another
             text = text.replace(secret, HIDDEN)
         else:
@@ -124,14 +131,21 @@ def redacted(text: str) -> str:
     return text
 
 
-def without_secrets(value: Any) -> Any:
-    """A JSON value with every text in it redacted, and hidden whole where its name is that of a secret."""
+def without_secrets(value: Any, users: bool = False) -> Any:
+    """A JSON value with every text in it redacted, and hidden whole where its name is that of a secret.
+
+    Names are redacted only in a user's own object, which --thinking-json and its like give: the others are ours.
+    """
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, Mapping):
-        hidden = {name for name, item in value.items() if isinstance(item, str) and _NAMES_OF_SECRETS.search(name)}
-        return {redacted(n): HIDDEN if n in hidden else without_secrets(item) for n, item in value.items()}
-    return [without_secrets(item) for item in value] if isinstance(value, list | tuple) else value
+        kept = {}
+        for name, item in value.items():
+            hide = isinstance(item, str) and _NAMES_OF_SECRETS.search(name)
+            inner = HIDDEN if hide else without_secrets(item, users or name.endswith("extra_body"))
+            kept[redacted(name) if users else name] = inner
+        return kept
+    return [without_secrets(item, users) for item in value] if isinstance(value, list | tuple) else value
 
 
 def keep_secrets_in(value: Any, name: str = "") -> None:
@@ -209,6 +223,7 @@ def _umask() -> int:
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+NO_WAY_TO_A_FILE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 
 
 def unwritable(path: str | Path, error: OSError) -> UsageError | StoppedEarly:

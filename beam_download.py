@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from beam_cli import making_a_client, shown_url
+from beam_cli import keep_plain_cookies, making_a_client, shown_url
 from beam_common import DATA_DIR, StoppedEarly, UsageError, one_line, plural, say
 from beam_release import QUESTIONS, TRUNCATED_CHAT
 
@@ -310,6 +310,7 @@ def fetch_all(files: Sequence[ReleaseFile], mirror: str, folder: Path, allow_mis
         waiting.put(file)
     with making_a_client():
         client = httpx2.Client(follow_redirects=True, timeout=READ_TIMEOUT)
+        keep_plain_cookies(client)
     fetcher = Fetcher(client, mirror, folder)
 
     def work() -> None:

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import httpx2
 import openai
 
-from beam_cli import making_a_client, shown_url
+from beam_cli import keep_plain_cookies, making_a_client, shown_url
 from beam_common import UsageError, one_line
 from beam_failure import (
     BOM,
@@ -41,6 +41,7 @@ from beam_reply import EventLines, Reply, Stream, read_completion
 LONGEST_REPLY = 64 * 2**20  # bytes; more than any answer, so a server that never ends cannot fill the memory
 LONGEST_REFUSAL = 2**20  # bytes of an error's body that are read
 SMALL_BODY = 2**16  # bytes; up to here copying a body is cheaper than sending it in slices
+LARGE_BODY = 10**6  # bytes; from here on a broken connection may be a refusal
 CONNECT_SECONDS = 60.0
 AFTER_FINISH_SECONDS = 30.0  # how long a finished answer is held back for its usage and [DONE]
 CHUNKS_AT_ONCE = 32  # of a stream, before others get their turn
@@ -106,6 +107,7 @@ class Endpoint:
         with making_a_client():
             self.proxy = _proxy_for(parts.scheme, parts.hostname or "")
             self._http = openai.DefaultAsyncHttpxClient(follow_redirects=False, limits=limits, timeout=bounds)
+            keep_plain_cookies(self._http)
         try:
             with _without_openai_variables():
                 client = openai.AsyncOpenAI(
@@ -155,7 +157,14 @@ class Endpoint:
         slices = body if size > SMALL_BODY else [b"".join(body)]
         headers = {**self._headers, "content-length": str(size)}
         request = self._http.build_request("POST", self._url, headers=headers, content=_slices(slices, on_sent))
-        response = await self._http.send(request, stream=True)
+        try:
+            response = await self._http.send(request, stream=True)
+        except (httpx2.ReadError, httpx2.WriteError, httpx2.WriteTimeout, httpx2.RemoteProtocolError) as error:
+            failure = self._no_connection(error)
+            if size > LARGE_BODY:  # such a refusal is lost with the connection
+                note = f"request of {size:,} bytes: a server that refuses such a size, or the key, may close like this"
+                failure = replace(failure, text=f"{failure.text}; {note}")
+            return failure
         try:
             if response.is_success:
                 return await self._read(response, on_first_piece)
@@ -253,6 +262,8 @@ class Endpoint:
             failure = replace(failure, kind="record", way_out="")
         flags, text, way_out = self.flags, one_line(failure.text), failure.way_out
         url = shown_url(self.base_url)
+        if failure.over and failure.over[0] > size:  # no prompt has more tokens than bytes
+            failure = replace(failure, over=None)
         if failure.kind in ("record", "overflow") and re.search(r"\b(400|413|422)\b", text):
             text += f" (request of {size:,} bytes)"
         if self.proxy:

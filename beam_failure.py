@@ -86,8 +86,11 @@ OVERFLOW = re.compile(
 HTML_PAGE = re.compile(r"<\s*(!doctype\s+html|html|head|body)\b.*", re.I | re.S)  # to its end
 STREAM_NAMED = re.compile(r"(?<![\w-])stream(_options)?(?![\w-])", re.I)
 CONTENT_FILTER = re.compile(r"content[ _-]?(filter|policy|management)|responsible ?ai ?policy|safety system", re.I)
-ECHO = re.compile(r"""['"]?\binput(_value)?['"]?\s*[:=].*""", re.S)  # of the request, as pydantic words it
+ECHO = re.compile(  # of the request, as pydantic words it; a bare "Invalid input: too long" is none
+    r"""\binput_value=.*|['"](input\\?['"]\s*:|messages\\?['"]\s*:\s*\[\s*\{).*""", re.S
+)
 LONGEST_MESSAGE = 4000  # characters of an error that are looked at
+MESSAGE_NAMES = ("message", "detail", "msg", "error_msg", "errmsg", "status_msg")  # also Baidu's and MiniMax's
 NO_STREAM = "the endpoint does not take a streamed request: start again with --no-stream"
 WRONG_PATH = re.compile(
     r"unexpected endpoint|unknown (endpoint|path|route|url)|no (such )?(route|endpoint|path)|(endpoint|path|route|url)"
@@ -104,6 +107,11 @@ class ErrorBody:
     code: str
     status: int | None
 
+    @property
+    def words(self) -> str:
+        """Message and code in the server's own words: without those of a prompt that it echoes."""
+        return f"{ECHO.sub('', self.message)}\n{self.code}"
+
 
 def read_error(body: object, raw: bytes = b"") -> ErrorBody:
     """Message, code and status of an error body: OpenAI's `error`, FastAPI's `detail`, bare `message`, text, HTML."""
@@ -111,7 +119,7 @@ def read_error(body: object, raw: bytes = b"") -> ErrorBody:
         body = body[0]
     if not isinstance(body, dict):
         return ErrorBody("an HTML page" if looks_like_html(raw) else shown(raw), "", None)
-    error = body.get("error") or body.get("detail") or body.get("message") or body
+    error = next(filter(None, (body.get(name) for name in ("error", "detail", "message", "base_resp"))), body)
     if isinstance(error, list) and error and isinstance(error[0], dict):
         error = "; ".join(
             f"{item.get('loc', '')} {item.get('msg', '')}".strip() for item in error if isinstance(item, dict)
@@ -120,15 +128,19 @@ def read_error(body: object, raw: bytes = b"") -> ErrorBody:
         error = inner
     if not isinstance(error, dict):
         error = {"message": error}
-    words = [place.get(name) for place in (error, body) for name in ("code", "type", "status", "status_code")]
+    words = [
+        place.get(name) for place in (error, body) for name in ("code", "type", "status", "status_code", "error_code")
+    ]
     numbers = (int(str(w)) for w in words if re.fullmatch(r"[1-5]\d\d", str(w)))
     names = (_STATUS_OF_NAME.get(_letters(w)) for w in words if isinstance(w, str))
     status = next(numbers, None) or next((number for number in names if number), None)
     code = " ".join(w for w in [*words, error.get("param")] if isinstance(w, str))
     counts = {name: error[name] for name in ("n_prompt_tokens", "n_ctx") if name in error}
-    message = error.get("message") or error.get("detail") or error.get("msg") or error
+    message = next(filter(None, map(error.get, MESSAGE_NAMES)), error)
     message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
     if len(message) > LONGEST_MESSAGE:  # some servers echo the whole prompt
+        message = ECHO.sub("…", message)
+    if len(message) > LONGEST_MESSAGE:
         message = f"{message[: LONGEST_MESSAGE // 2]} … {message[-LONGEST_MESSAGE // 2 :]}"
     message = HTML_PAGE.sub("an HTML page", message)
     return ErrorBody(f"{message} {json.dumps(counts)}" if counts else message, code, status)
@@ -146,19 +158,20 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
     """What a status with an error body means. `inside`: it came in a reply of status 200, with `status` its own code."""
     where = f"error {status} inside a reply" if inside else f"HTTP {status}"
     text = f"{where}: {error.message}" if error.message else where
-    words = f"{error.code} {error.message}"
-    quota = QUOTA_CODES.search(words) or (QUOTA_WORDS.search(error.message) and wait is None)
+    words = error.words
+    told = wait is None and QUOTA_WORDS.search(words) and not CONTENT_FILTER.search(words)  # which quotes the prompt
+    quota = told or QUOTA_CODES.search(words)
     if status == 429 and not quota:
         return Failure("retry", text, wait, free=wait is not None)
     if quota:
         return Failure("stop", text, way_out="the quota or balance is used up: top it up, then start again")
     if 400 <= status < 600 and status not in STOPPING_STATUS | PASSING_STATUS and OVERFLOW.search(words):
-        return Failure("overflow", text, over=stated_excess(error.message))
+        return Failure("overflow", text, over=stated_excess(words))
     if status in PASSING_STATUS or status >= 500:
         return Failure("retry", text, wait)
     if status in STOPPING_STATUS or 300 <= status < 400:
         return Failure("stop", text, way_out=f"status {status}")
-    if status in (400, 422) and STREAM_NAMED.search(ECHO.sub("", words)) and not CONTENT_FILTER.search(words):
+    if status in (400, 422) and STREAM_NAMED.search(words) and not CONTENT_FILTER.search(words):
         return Failure("stop", text, way_out=NO_STREAM)
     return Failure("record", text)
 
@@ -166,34 +179,63 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
 def error_inside(body: Mapping[str, Any], wait: float | None) -> Failure:
     """The failure in a body of status 200 that holds an error; `wait` as its headers name it."""
     error = read_error(body)
-    words = f"{error.code} {error.message}"
+    words = error.words
     if error.status is not None and error.status >= 300:
         return meaning(error.status, error, wait, inside=True)
-    if QUOTA_CODES.search(words) or QUOTA_WORDS.search(error.message):
-        return meaning(402, error, inside=True)
     if OVERFLOW.search(words) or CONTENT_FILTER.search(words):
         return meaning(400, error, inside=True)
+    if QUOTA_CODES.search(words) or QUOTA_WORDS.search(words):
+        return meaning(402, error, inside=True)
     if WRONG_PATH.search(error.message):
         return Failure("stop", f"the endpoint answered: {error.message}", way_out="status 404")
     return Failure("retry", f"error inside a reply: {error.message}", wait)
 
 
+FIGURE = (  # no part of an id, nor of "131 072" or "131.072"; under 20 million: no date like 20261130, no time
+    r"(?<![A-Za-z\d_.,/-])(?<!\d\s)(\d{1,3}(?:[,_]\d{3})+|1?\d{3,7})(?![A-Za-z\d_/]|-(?!token)|[.,]\d|\s\d)"
+)
+RATE = re.compile(r"(?i)(\b(per|an?|each|every) ?|/ ?)(min(ute)?|hour|day|sec(ond)?|month)\b|\b[TR]P[MDHS]\b")
+_TERM, _ANSWER = rf"{FIGURE}(?: \w*tokens?)?", r"output|completion|generat|max_(?:\w+_)?tokens"
+EXCESS = re.compile(rf"(?:{_TERM} \+ )?{_TERM} > {_TERM}(?: - {_TERM})?")  # + or -: the answer's tokens count too
+NO_TOKENS = re.compile(  # in these three, # is the figure and the rest its clause
+    r"(?i)(at least|(more|greater) than|over|above|>=?|≥|(\b|_)(id|code))\W*#"
+    r"|#\W*(\w+ )?((requests|images|m?s|seconds)\b|char|[kmg]?i?b(yte|\b))"
+)
+LIMIT = re.compile(
+    r"(?is)((max(?!_(\w+_)?tokens)|limit|allow|n_ctx|context[ _-]?(length|window|size)|up to|at most|less than|[<≤])"
+    r"((?!exceed|\byou|\bby\b|requested|got|given|received|prompt_tokens|\bha[sd]|contain|result|sent|found|>|output|completion).)*#"
+    r"|exceeds? #|#(?=[^\w>]*(tokens? )?((is|are) )?(the )?(max|limit|allowed|context[ _-]?(length|window|size))))"
+    rf"(?!.{{0,30}}({_ANSWER}))"
+)
+PROMPT = re.compile(
+    rf"(?is)(?!.*({_ANSWER}).*#|.*#.{{0,30}}({_ANSWER}))"
+    r".*((token|prompt|input|message|request|length|context|given|got|received|=).*#|#\W*(\w+\W+){0,2}token)"
+)
+
+
 def stated_excess(message: str) -> tuple[int, int] | None:
-    """(tokens of the prompt, tokens allowed) as an overflow's message states them; None where it does not.
+    """(tokens of the prompt, tokens allowed) as an overflow's message states them; None where that is not clear.
 
-    The largest number is what was asked for, the largest smaller one beside a word for a limit the limit: servers word it
-    in a dozen ways, but "maximum context length is 131072 tokens, you requested 140000 tokens (131000 in the messages, …)",
-    "205616 tokens > 200000 maximum" and {"n_prompt_tokens": 9000, "n_ctx": 8192} all name these two.
+    Servers word it in dozens of ways: a figure is known by the words of its own clause, outside of sentences about a rate.
+    Too small a cut costs another attempt, too large a one costs history: what may mean two things means nothing.
     """
-    asked = max((_whole_number(n) for n in re.findall(NUMBER, message)), default=0)
-    stated = [n for pattern in (LIMIT_THEN_NUMBER, NUMBER_THEN_LIMIT) for n in re.findall(pattern, message, re.I)]
-    allowed = max((n for n in map(_whole_number, stated) if n < asked), default=0)
-    return (asked, allowed) if allowed else None
-
-
-NUMBER = r"\d[\d,_]{2,17}"
-LIMIT_THEN_NUMBER = rf"(?:max|limit|allowed|n_ctx|context (?:length|window|size)|up to|at most)\D{{0,60}}?({NUMBER})"
-NUMBER_THEN_LIMIT = rf"({NUMBER})\D{{0,20}}(?:max|limit|allowed)"
+    message = " ".join(part for part in re.split(r"(?<=[.;\n])\s+", message.replace("#", " ")) if not RATE.search(part))
+    if stated := EXCESS.search(message):
+        added, first, limit, taken = (_whole_number(figure) for figure in stated.groups("0"))
+        asked, allowed = (added or taken, limit - first) if added or taken else (first, limit)
+        return (asked, allowed) if 0 < allowed < asked else None
+    limits, prompts, pieces = [0], [0], re.split(FIGURE, message)
+    for before, figure, after in zip(pieces[:-1:2], pieces[1::2], pieces[2::2], strict=True):
+        clause = re.split(r"[.,;]\s", before)[-1][-150:] + "#" + re.split(r"[.,;:()\n]", after)[0][:50]
+        if NO_TOKENS.search(clause):
+            continue
+        if LIMIT.search(clause):
+            limits.append(_whole_number(figure))
+        elif PROMPT.match(clause):
+            prompts.append(_whole_number(figure))
+    asked = max(prompts)
+    allowed = max(n for n in limits if n <= asked)
+    return (asked, allowed) if 0 < allowed < asked <= 2 * min(n for n in prompts if n > allowed) else None
 
 
 def _whole_number(text: str) -> int:
@@ -224,7 +266,9 @@ def named_wait_inside(body: bytes) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text.strip(), re.A) else None
+    """A number of seconds; the largest one where a header came twice, which clients join by a comma."""
+    parts = [part.strip() for part in text.split(",")]
+    return max(map(float, parts)) if all(re.fullmatch(r"\d+(\.\d*)?|\.\d+", p, re.A) for p in parts) else None
 
 
 def looks_like_html(raw: bytes) -> bool:

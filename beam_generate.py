@@ -33,6 +33,7 @@ from beam_cli import (
     normalise_base_url,
     positive_int,
     probability,
+    public_text,
     run,
     shown_url,
     started_by,
@@ -481,7 +482,7 @@ def shard(text: str) -> tuple[int, int]:
 def parser() -> Parser:
     p = Parser(__doc__ or "", prog="beam_generate.py", epilog="More in README.md.")
     add = p.add_argument
-    add("--model", help="model name served by the endpoint (required)")
+    add("--model", type=public_text, help="model name served by the endpoint (required)")
     add("--base-url", help="OpenAI-compatible base URL, such as http://localhost:8000/v1 (required)")
     add("--api-key", help="API key (default: environment variable BEAM_API_KEY)")
     add("--output", default="answers.jsonl", help="where answers are appended (default: %(default)s)")
@@ -497,6 +498,7 @@ def parser() -> Parser:
     )
     add(
         "--tokenizer",
+        type=public_text,
         default=KIMI,
         help="for truncation: Hugging Face id or local path; empty: never truncate (default: bundled %(default)s)",
     )

@@ -40,6 +40,7 @@ from beam_cli import (
     non_negative_int,
     normalise_base_url,
     positive_int,
+    public_text,
     run,
     shown_url,
 )
@@ -400,7 +401,7 @@ def parser() -> Parser:
     p = Parser(__doc__, prog="beam_judge.py", epilog="More in README.md.")
     add = p.add_argument
     add("--answers", nargs="+", required=True, metavar="FILE", help="answers files, one or more (shards) (required)")
-    add("--judge-model", required=True, metavar="MODEL", help="model name of the judge (required)")
+    add("--judge-model", type=public_text, required=True, metavar="MODEL", help="model name of the judge (required)")
     add("--judge-base-url", required=True, metavar="URL", help="OpenAI-compatible base URL of the judge (required)")
     add("--judge-api-key", metavar="KEY", help="API key (default: environment variable JUDGE_API_KEY)")
     add("--output", default="scores.jsonl", help="where scores are appended (default: %(default)s)")

@@ -116,6 +116,8 @@ def parse_line(number: int, start: int, raw: bytes, wanted: Wanted) -> Line | No
     except (ValueError, RecursionError) as error:
         return Line(number, start, raw, None, one_line(str(error), 100))
     problem = problem_of(row, wanted)
+    if wanted is ANSWER and problem is None and row.get("error") in ("", False):  # as another tool may write: none
+        row["error"] = None
     return Line(number, start, raw, row if problem is None else None, problem)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from beam_common import one_line
-from beam_failure import Failure, error_inside, read_error, shown
+from beam_failure import MESSAGE_NAMES, Failure, error_inside, read_error, shown
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,21 @@ class Reply:
     cached_tokens: int | None = None
 
 
+TEXT_TYPES = (None, "text", "output_text")  # of a part; there are also parts of reasoning
+MOST_COUNTED = 10**12  # tokens; above it is junk
+NO_REASON = ("", "null", "none", "nil", "undefined")  # some servers send the word with every piece
+BROKEN = re.compile(r"(?i)error|abort|cancel|fail|time[d_ ]*out|interrupt|disconnect|overload|unavailable|insufficient")
+FILTERED = re.compile(r"content_?filter|sensitive|safety|prohibited", re.I)
+
+
 def text_of(content: object) -> str:
     """A message's content as text: a string, or the text parts of a list joined; None is an empty answer."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        parts = (
-            part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, (str, dict))
-        )
-        return "".join(part for part in parts if isinstance(part, str))
+        parts = ({"text": part} if isinstance(part, str) else part for part in content)
+        texts = (p.get("text") for p in parts if isinstance(p, dict) and p.get("type") in TEXT_TYPES)
+        return "".join(text for text in texts if isinstance(text, str))
     return ""
 
 
@@ -45,26 +51,33 @@ def join_surrogates(text: str) -> str:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNTED else None
 
 
 def token_counts(usage: object) -> tuple[int | None, int | None, int | None]:
-    """(prompt, completion, cached) tokens of a usage object, each None where it is not reported."""
+    """(prompt, completion, cached) tokens of a usage object, each None where it is not reported or cannot be."""
     if not isinstance(usage, dict):
         return None, None, None
     details = usage.get("prompt_tokens_details")
     places = [details.get("cached_tokens") if isinstance(details, dict) else None]
     places += [usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens")]
-    cached = next((count for count in map(_count, places) if count is not None), None)
-    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), cached
+    prompt = _count(usage.get("prompt_tokens"))
+    cached = (n for n in map(_count, places) if n is not None and prompt is not None and n <= prompt)
+    return prompt, _count(usage.get("completion_tokens")), next(cached, None)
+
+
+def _reason(choice: Mapping[str, Any]) -> object:
+    """The finish_reason of a choice, None while it is not finished."""
+    reason = choice.get("finish_reason") or None
+    return None if isinstance(reason, str) and reason.strip().lower() in NO_REASON else reason
 
 
 def _finished(text: str, finish_reason: object, usage: object) -> Reply | Failure:
-    reason = finish_reason if isinstance(finish_reason, str) and finish_reason else None
-    if reason in ("error", "insufficient_system_resource", "abort"):
-        return Failure("retry", f"the reply ended with finish_reason {reason}")
-    if reason == "content_filter":
-        return Failure("record", "the endpoint's content filter stopped the reply (finish_reason content_filter)")
+    reason = finish_reason if isinstance(finish_reason, str) else None
+    if reason and FILTERED.search(reason):
+        return Failure("record", f"the endpoint's content filter stopped the reply (finish_reason {reason[:60]})")
+    if reason and BROKEN.search(reason):
+        return Failure("retry", f"the reply ended with finish_reason {reason[:60]}")
     prompt, completion, cached = token_counts(usage)
     return Reply(join_surrogates(text), reason, prompt, completion, cached)
 
@@ -74,7 +87,13 @@ def _reports_error(body: Mapping[str, Any], answered: bool) -> bool:
     if body.get("error"):
         error = read_error(body)
         return not answered or error.status is not None or error.code.strip().lower() not in ("", "0", "ok", "success")
-    return not answered and bool(body.get("object") == "error" or body.get("message") or body.get("detail"))
+    if answered:
+        return False
+    if body.get("object") == "error" or body.get("message") or body.get("detail"):
+        return True
+    place = base if isinstance(base := body.get("base_resp"), dict) else body  # MiniMax's
+    codes = (str(place.get(name) or 0).lower() for name in ("code", "status_code", "error_code", "errcode"))
+    return any(map(place.get, MESSAGE_NAMES)) and any(code not in ("0", "200", "ok", "success") for code in codes)
 
 
 def read_completion(body: object, wait: float | None = None) -> Reply | Failure:
@@ -92,10 +111,11 @@ def read_completion(body: object, wait: float | None = None) -> Reply | Failure:
     if choice and choice.get("error") and _reports_error(choice, answered):
         return error_inside(choice, wait)
     if not choice or not isinstance(message, dict):
-        return Failure("retry", "the reply holds no choices" if not choice else "the reply holds no message")
+        text = one_line(json.dumps(body, ensure_ascii=False)[:1000], 120)
+        return Failure("retry", f"the reply holds no {'message' if choice else 'choices'}: {text}")
     if not isinstance(content := message.get("content"), str | list | None):
         return Failure("retry", f"the reply's content has an unknown shape: {one_line(json.dumps(content), 60)}")
-    return _finished(text_of(content), choice.get("finish_reason"), body.get("usage"))
+    return _finished(text_of(content), _reason(choice), body.get("usage"))
 
 
 DONE = b"[DONE]"
@@ -145,7 +165,7 @@ class Stream:
 
     wait: float | None = None  # seconds that the headers name, for an error among the events
     parts: list[str] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: object = None
     usage: object = None
     failure: Failure | None = None
     done: bool = False
@@ -181,13 +201,15 @@ class Stream:
                 return
             delta = choice.get("delta") or (None if self.begun else choice.get("message"))
             self.begun |= "delta" in choice or isinstance(delta, dict)
-            if not isinstance(delta, dict | None):
+            content = delta.get("content") if isinstance(delta, dict) else None
+            if not isinstance(delta, dict | None) or not isinstance(content, str | list | None):
                 self.failure = Failure("retry", f"a piece of the stream has an unknown shape: {shown(data)}")
                 return
             if delta is not None:
-                self.parts.append(text_of(delta.get("content")))
+                self.parts.append(text_of(content))
                 self.first_piece |= bool(self.parts[-1] or delta.get("reasoning_content") or delta.get("reasoning"))
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            self.usage = choice.get("usage") or self.usage  # Moonshot puts it here
+            self.finish_reason = _reason(choice) or self.finish_reason
 
     def result(self) -> Reply | Failure:
         """The answer, once the stream is over."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from beam_common import VERSION, UsageError, one_line, unwritable, without_secrets, write_whole
+from beam_common import VERSION, UsageError, beside, one_line, unwritable, without_secrets, write_whole
 
 
 def load_sidecar(path: Path) -> dict[str, Any] | None:
@@ -75,10 +75,11 @@ def bind_settings(
     `binding` says that the output holds a row without an error: until then an earlier sidecar is replaced, so that a
     wrong URL does not lock out the right one. `content["settings"]` and `content["data"]` are what is compared, but for
     the settings that `may_change`. Where they differ and this run `adds` nothing, the record stays what it is. The
-    record of another program is never replaced.
+    record of another program or of another output is never replaced.
     """
-    _refuse_foreign(path, content["program"])
-    content = without_secrets({"program": content["program"], "version": VERSION, **content})
+    content = {"program": content["program"], "version": VERSION, "output": Path(output).name, **content}
+    _refuse_foreign(path, content)
+    content = without_secrets(content)
     earlier = load_sidecar(path) if binding else None
     started = [*(earlier or {}).get("started", []), *content["started"]] if binding else content["started"]
     if earlier and binding:
@@ -101,14 +102,17 @@ def bind_settings(
     save_sidecar(path, {**content, "started": started})
 
 
-def _refuse_foreign(path: Path, program: str) -> None:
-    """Raises UsageError where the record at `path` is another program's; a damaged one is nobody's."""
+def _refuse_foreign(path: Path, content: Mapping[str, Any]) -> None:
+    """Raises UsageError where the record at `path` is another program's or another output's; a damaged one is nobody's."""
     try:
-        found = (load_sidecar(path) or {}).get("program", program)
+        found = {**content, **(load_sidecar(path) or {})}
     except UsageError:
         return
-    if found != program:
-        raise UsageError(f"{path} holds the settings of {found}, which this run would replace; name another --output")
+    other = path.parent / str(found["output"])
+    moved = other.name == content["output"] or beside(other, ".run.json") != path or not other.exists()
+    if found["program"] != content["program"] or not moved:
+        whose = found["program"] if moved else str(other)
+        raise UsageError(f"{path} holds the settings of {whose}, which this run would replace; name another --output")
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str]:

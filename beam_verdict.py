@@ -5,12 +5,14 @@ The steps, of which the first that finds a score decides, also when what it find
 
 1. the whole reply as JSON;
 2. if it is none: what follows the last </think>; a <think> that stays open is unreadable;
-3. the last fenced block;
+3. the last fenced block, unless all of it is braced like one object, which then may quote the block;
 4. the last complete JSON object that carries a score, itself or exactly one object in it;
 5. "score: X" in prose or near-JSON, if all mentions agree and the length limit did not cut the reply.
 
-Beside another verdict that is broken or in one list with it, an object of step 4 counts only if they agree. Reasoning
-fields are never read. An alignment is read by the same steps, by the last one in near-JSON only.
+Beside another verdict that is broken or in one list with it, an object of step 4 counts only if they agree; so does one
+that a text in a broken object quotes. Two in one broken object are unreadable, and so is one that the length limit may
+have cut off from others. Reasoning fields are never read. An alignment is read by the same steps, by the last one in
+near-JSON only.
 
 Every step takes time linear in the reply, and no reply makes a reader raise.
 """
@@ -21,7 +23,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from beam_prose import mentioned_levels, near_json_matches, prose_verdict
+from beam_prose import flag_name, mentioned_flags, mentioned_levels, near_json_matches, prose_verdict
 from beam_tau import one_to_one
 from beam_tau import tau_score as tau_score
 
@@ -32,7 +34,8 @@ CUT_REASONS = ("length", "max_tokens", "max_output_tokens", "model_length")
 ORDERING_FLAGS = ("all_present", "order_correct")
 # Fields in which a judge explains itself: what they hold is no verdict.
 REASONING = ("reason", "reasoning", "reasoning_content", "explanation", "rationale", "analysis", "thought", "thoughts")
-FLAG_WORDS = {"true": True, "yes": True, "false": False, "no": False}
+SCALES = ("max_score", "maximum_score", "out_of")
+FLAG_WORDS = {"true": True, "yes": True, "false": False, "no": False, "✅": True, "❌": False}
 
 # Raw line breaks in strings are let through. Integers as floats: int() refuses more than 4300 digits, float() does not.
 _DECODER = json.JSONDecoder(strict=False, parse_int=float, object_pairs_hook=tuple)
@@ -42,6 +45,11 @@ _MOST_RESCANS = 32
 _FAR_BEHIND = 4096
 
 _REASONING_KEY = re.compile(rf"""["'](?:{"|".join(REASONING)})["']\s*:\s*\[?\s*\Z""", re.IGNORECASE)
+_OBJECT_WITH_KEY = re.compile(r"""\{\s*+["']?\w[\w -]{0,40}+["']?\s*+:""")
+# Before an object that is the value of a key: the key stands behind a brace, or behind a value and a comma.
+_KEY_BEFORE = re.compile(
+    r"""(?:\{|(?:["'\d)}\]]|true|false|null|none)\s*,)\s*["']?\w[\w -]{0,40}["']?\s*:\s*\[?\s*\Z""", re.IGNORECASE
+)
 _LONGEST_KEY = 80  # characters looked at before an object
 _OBJECT_START = re.compile(r'\{\s*+["}]')
 _OPEN_THINK = re.compile(r"<think(?:ing)?\s*>", re.IGNORECASE)
@@ -80,8 +88,8 @@ def read_score(reply: str, finish_reason: str | None) -> float | None:
 def read_ordering(reply: str, finish_reason: str | None) -> float | None:
     """The score of an ordering verdict, 0.0 or 1.0, or None: unreadable, a part of a point, or fields that contradict.
 
-    A flag that is absent or null says nothing. A score of 1 contradicts any flag that is not true, a score of 0
-    contradicts two flags that are.
+    A flag that is absent or null says nothing; it may be one level down. A score of 1 contradicts any flag that is not
+    true, a score of 0 contradicts two flags that are.
     """
     try:
         verdict = _verdict(reply, finish_reason, "score")
@@ -128,10 +136,14 @@ def _verdict(reply: str, finish_reason: str | None, key: str) -> JsonObject:
         found = _carrier(value, key)
     else:
         objects = _complete_objects(text)
-        found = _in_fence(text, key, was_cut) or _in_objects(text, objects, key, was_cut)
+        in_object = text.startswith("{") and text.endswith("}")  # then a fenced block is perhaps quoted
+        found = None if in_object else _in_fence(text, key, was_cut)
+        found = found or _in_objects(text, objects, key, was_cut)
         if found is None and not was_cut:
             loosely: Callable[[str], JsonObject | None] = prose_verdict if key == "score" else near_json_matches
             found = loosely(_outside(text, objects, 0))
+            if found and key == "score":  # flags may be in an object beside it
+                found += tuple(("", other.value) for other in objects)
     if found is None:
         raise _Unreadable
     return found
@@ -183,6 +195,7 @@ def _complete_objects(text: str) -> list[_Found]:
     """The outermost complete JSON objects, from left to right."""
     found: list[_Found] = []
     broken = reach = done = work = 0  # the last broken object begins at `broken` and is JSON up to `reach`
+    outer: int | None = None
     rest, base = text, 0  # a decoding error counts the lines before it, so what lies far behind is cut off
     start = _OBJECT_START.search(text)
     while start:
@@ -202,7 +215,7 @@ def _complete_objects(text: str) -> list[_Found]:
             raise _Unreadable from None
         else:
             opened, closed = text.rfind("{", done, position), text.rfind("}", done, position)
-            outer = broken if position < reach else opened if opened > closed else None
+            outer = broken if position < reach else opened if opened > closed else outer if closed < 0 else None
             found.append(_Found(position, end, value, outer))
             done = end
         if work > _MOST_RESCANS * len(text):
@@ -212,27 +225,41 @@ def _complete_objects(text: str) -> list[_Found]:
 
 
 def _in_objects(text: str, objects: Sequence[_Found], key: str, was_cut: bool) -> JsonObject | None:
-    for index in reversed(range(len(objects))):
-        start, end, value, outer = objects[index]
-        carrier = _carrier(value, key)
-        if carrier is None or _REASONING_KEY.search(text[max(0, start - _LONGEST_KEY) : start]):
-            continue
-        if any(_values(other, key) != _values(carrier, key) for other in _listed_before(text, objects, index, key)):
-            raise _Unreadable  # different ones in a list, not a draft and its revision
-        if was_cut and outer is not None:
-            raise _Unreadable  # the object around it might have gone on with another one
-        if key == "score":
-            # A broken object around this one or after it may hold the judge's real verdict: it must not say otherwise.
-            # Prose after it may say what it likes.
-            level = _agreed_level(carrier)
-            rest = _outside(text, objects, end)
-            if outer is not None and "}" in rest:  # it went on; one that did not was a draft
-                rest = _outside(text, objects, outer)
-            rest = rest[rest.find("{") :] if "{" in rest else ""
-            if any(other != level for other in mentioned_levels(rest.rstrip(), keys_only=True)):
-                raise _Unreadable
-        return carrier
-    return None
+    carriers = ((index, _counting(text, objects[index], key)) for index in reversed(range(len(objects))))
+    index, carrier = next(((index, carrier) for index, carrier in carriers if carrier), (0, None))
+    if carrier is None:
+        return None
+    start, end, _, outer = objects[index]
+    if any(_values(other, key) != _values(carrier, key) for other in _listed_before(text, objects, index, key)):
+        raise _Unreadable  # different ones in a list, not a draft and its revision
+    rest = _outside(text, objects, end)
+    is_in_open_list = "]" not in rest and text.rfind("[", 0, start) > text.rfind("]", 0, start)
+    is_begun = bool(_OBJECT_START.search(rest))
+    if (is_in_open_list and is_begun) or (
+        was_cut and (is_in_open_list or is_begun or outer is not None or rest.strip() == ",")
+    ):
+        raise _Unreadable  # what is around it or after it might have gone on with another one
+    around, is_quoted = "", False
+    is_value = bool(_KEY_BEFORE.search(text[max(0, start - _LONGEST_KEY) : start]))
+    if outer is not None and (is_value or "}" in rest or '"' in rest):  # else what is around it is a draft, broken off
+        if any(other.outer == outer and _counting(text, other, key) for other in objects[:index]):
+            raise _Unreadable  # two in one object
+        around = _outside(text, objects, outer)
+        is_quoted = not is_value and bool(_OBJECT_WITH_KEY.match(text, outer))
+    # A broken object around this one or after it may hold the judge's real verdict: it must not say otherwise, and must
+    # say the same where this one is but quoted in a text of it. Prose after it may say what it likes.
+    beside = around or rest
+    beside = beside[beside.find("{") :].rstrip() if "{" in beside else ""
+    levels = {*mentioned_levels(beside, keys_only=True)} if key == "score" else set()
+    if (is_quoted and not levels) or (levels and levels != {_agreed_level(carrier)}):
+        raise _Unreadable
+    return carrier + mentioned_flags(around)
+
+
+def _counting(text: str, found: _Found, key: str) -> JsonObject | None:
+    """What carries the key in an object, unless the object is the value of a reasoning field."""
+    carrier = _carrier(found.value, key)
+    return None if _REASONING_KEY.search(text[max(0, found.start - _LONGEST_KEY) : found.start]) else carrier
 
 
 def _listed_before(text: str, objects: Sequence[_Found], index: int, key: str) -> Iterator[JsonObject]:
@@ -277,7 +304,7 @@ def _carrier(value: Any, key: str) -> JsonObject | None:
 
 def _agreed_level(verdict: JsonObject) -> float:
     levels = {_level(value) for value in _values(verdict, "score")}
-    if len(levels) != 1:
+    if len(levels) != 1 or any(_level(most) != 1 for name in SCALES for most in _values(verdict, name)):
         raise _Unreadable
     return levels.pop()
 
@@ -294,9 +321,10 @@ def _level(value: Any) -> float:
 
 
 def _agreed_flag(verdict: JsonObject, name: str) -> bool | str | None:
-    """True, False, None where nothing is said, or "unclear"; a flag said twice and differently is unreadable."""
+    """True, False, None where nothing is said, or "unclear"; one that is said differently below is unreadable."""
+    below = [value for key, value in verdict if isinstance(value, tuple) and key.strip().lower() not in REASONING]
     flags: set[bool | str] = set()
-    for value in _values(verdict, name):
+    for value in (value for pairs in (verdict, *below) for key, value in pairs if flag_name(key) == name):
         if isinstance(value, str):
             value = FLAG_WORDS.get(value.strip().lower(), None if value.strip().lower() in ("null", "none") else value)
         if value in (0.0, 1.0):  # true and false as well

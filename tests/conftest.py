@@ -34,6 +34,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.lower().endswith("_proxy") or name.startswith(("OPENAI_", "BEAM_API_", "JUDGE_API_")):
             monkeypatch.delenv(name)
     monkeypatch.setattr(beam_common, "_secrets", set())
+    monkeypatch.setattr(beam_common, "_public", set())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,6 +23,7 @@ from beam_common import (
     StoppedEarly,
     UsageError,
     beside,
+    keep_public,
     keep_secret,
     key_of,
     name_of,
@@ -106,6 +107,13 @@ def test_the_longer_of_two_secrets_is_hidden_whole() -> None:
     keep_secret("abcd")
     keep_secret("abcd-efgh")
     assert redacted("abcd-efgh") == "[hidden]"
+
+
+def test_a_part_of_a_public_name_is_no_secret() -> None:
+    keep_secret("my-model")
+    keep_secret("my-secret-model")
+    keep_public("lab/my-model")
+    assert redacted("lab/my-model, my-model, my-secret-model") == "lab/my-model, my-model, [hidden]"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +248,8 @@ def test_differences_are_named(recorded: dict[str, Any], now: dict[str, Any], ex
 
 
 def bind(path: Path, content: dict[str, Any], *, binding: bool = True, allow_mixed: bool = False, **kw: Any) -> None:
-    bind_settings(path, content, binding=binding, allow_mixed=allow_mixed, output="answers.jsonl", **kw)
+    options = {"output": "answers.jsonl", **kw}
+    bind_settings(path, content, binding=binding, allow_mixed=allow_mixed, **options)
 
 
 def test_a_sidecar_binds_and_collects_the_starts(tmp_path: Path) -> None:
@@ -385,6 +394,29 @@ def test_no_secret_gets_into_a_sidecar_and_the_resume_still_binds(tmp_path: Path
     bind(path, content)
     with pytest.raises(UsageError, match="extra_body"):
         bind(path, settings_of(extra_body={"another": 1}))
+
+
+@pytest.mark.parametrize("key", ["settings", "data", "model", "started"])
+def test_a_key_that_is_a_word_of_the_record_leaves_it_readable(tmp_path: Path, key: str) -> None:
+    keep_secret(key)
+    path = tmp_path / "answers.run.json"
+    bind(path, settings_of())
+    bind(path, settings_of())
+    assert {"settings", "data", "started"} <= json.loads(path.read_bytes()).keys()
+
+
+def test_two_outputs_have_no_common_record(tmp_path: Path) -> None:
+    """`answers` and `answers.jsonl` have one name for it; a file that was renamed with its record keeps it."""
+    path = tmp_path / "answers.run.json"
+    (tmp_path / "answers.jsonl").touch()
+    bind(path, settings_of(), output=tmp_path / "answers.jsonl")
+    with pytest.raises(UsageError, match=r"holds the settings of .*answers\.jsonl, which this run would replace"):
+        bind(path, settings_of(), output=tmp_path / "answers")
+    (tmp_path / "answers.jsonl").rename(tmp_path / "kept.jsonl")
+    path.rename(tmp_path / "kept.run.json")
+    (tmp_path / "answers.jsonl").touch()
+    bind(tmp_path / "kept.run.json", settings_of(), output=tmp_path / "kept.jsonl")
+    assert json.loads((tmp_path / "kept.run.json").read_bytes())["output"] == "kept.jsonl"
 
 
 def test_settings_that_only_look_like_secrets_are_recorded(tmp_path: Path) -> None:

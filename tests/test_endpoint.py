@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import itertools
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -99,6 +100,9 @@ def test_encode_body(settings: dict[str, Any], shared: int) -> None:
         pytest.param([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab", id="parts"),
         pytest.param([{"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}], "b", id="other-parts"),
         pytest.param(["a", None, 3, {"text": None}, {"text": "b"}], "ab", id="odd-parts"),
+        pytest.param([{"type": "reasoning", "text": "I think"}, {"type": "text", "text": "b"}], "b", id="reasoning"),
+        pytest.param([{"type": "thinking", "text": "hm"}, {"type": "output_text", "text": "b"}], "b", id="thinking"),
+        pytest.param([{"type": ["text"], "text": "a"}, {"type": None, "text": "b"}], "b", id="odd-types"),
         pytest.param(7, "", id="number"),
         pytest.param({"text": "a"}, "", id="object"),
     ],
@@ -138,8 +142,16 @@ def test_join_surrogates(text: str, expected: str) -> None:
         pytest.param({"prompt_tokens": 9, "prompt_cache_hit_tokens": 5}, (9, None, 5), id="cached-deepseek"),
         pytest.param({"prompt_tokens": 9, "cached_tokens": 6}, (9, None, 6), id="cached-moonshot"),
         pytest.param(
-            {"prompt_tokens_details": {"cached_tokens": None}, "cached_tokens": 6}, (None, None, 6), id="cached-second"
+            {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": None}, "cached_tokens": 6},
+            (9, None, 6),
+            id="cached-second",
         ),
+        pytest.param({"prompt_tokens": 9, "cached_tokens": 9}, (9, None, 9), id="cached-all"),
+        pytest.param({"prompt_tokens": 9, "cached_tokens": 10}, (9, None, None), id="cached-more-than-all"),
+        pytest.param({"cached_tokens": 6}, (None, None, None), id="cached-of-unknown"),
+        pytest.param({"prompt_tokens": 10**400, "completion_tokens": 10**12 + 1}, (None, None, None), id="absurd"),
+        pytest.param({"prompt_tokens": 10**12, "cached_tokens": 10**400}, (10**12, None, None), id="cached-absurd"),
+        pytest.param({"prompt_tokens": float("nan"), "completion_tokens": float("inf")}, (None, None, None), id="nan"),
         pytest.param({"prompt_tokens": -1, "completion_tokens": "3"}, (None, None, None), id="junk"),
         pytest.param({"prompt_tokens": True, "completion_tokens": 2.5}, (None, None, None), id="other-types"),
     ],
@@ -186,7 +198,14 @@ def choices(*given: object) -> dict[str, Any]:
         pytest.param(completion("a", "error"), RETRY, id="finish-error"),
         pytest.param(completion("a", "insufficient_system_resource"), RETRY, id="finish-no-resource"),
         pytest.param(completion("a", "abort"), RETRY, id="finish-abort"),
+        *(
+            pytest.param(completion("half", reason), RETRY, id=f"finish-{reason}")
+            for reason in "network_error cancelled canceled failed server_error timeout timed_out Aborted".split()
+        ),
+        *(pytest.param(completion("a", reason), "a", id=f"finish-{reason}") for reason in ("null", "None", "eos")),
         pytest.param(completion(None, "content_filter"), RECORD, id="finish-content-filter"),
+        pytest.param(completion("half", "content_filter: SAFETY"), RECORD, id="finish-content-filter-of-google"),
+        pytest.param(completion("half", "sensitive"), RECORD, id="finish-sensitive"),
         pytest.param({"error": {"code": 502, "message": "up"}}, RETRY, id="error-502"),
         pytest.param({"error": {"code": "502", "message": "up"}}, RETRY, id="error-502-as-text"),
         pytest.param({"error": {"code": 524}, "choices": None}, RETRY, id="error-524-choices-null"),
@@ -214,12 +233,47 @@ def choices(*given: object) -> dict[str, Any]:
         pytest.param({"detail": "Not Found"}, STOP, id="detail-not-found"),
         pytest.param({"message": "no Route matched with those values"}, STOP, id="message-wrong-path"),
         pytest.param({"message": "try again"}, RETRY, id="message-only"),
+        pytest.param({"code": 401, "msg": "token expired"}, STOP, id="bare-401"),
+        pytest.param({"code": "401", "msg": "token expired", "choices": None}, STOP, id="bare-401-as-text"),
+        pytest.param({"code": 401, "message": "token expired", "choices": []}, STOP, id="bare-401-message"),
+        pytest.param({"error_code": 401, "error_msg": "token expired"}, STOP, id="bare-401-baidu"),
+        pytest.param({"code": 500, "msg": "busy", "success": False}, RETRY, id="bare-500"),
+        pytest.param({"code": 403, "msg": "no"}, RECORD, id="bare-403"),
+        pytest.param({"code": 400, "msg": "prompt is too long"}, OVERFLOW, id="bare-overflow"),
+        pytest.param({"code": 401, "msg": "m", **completion("a")}, "a", id="bare-code-beside-an-answer"),
+        pytest.param(
+            {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}, "choices": None},
+            STOP,
+            id="minimax-quota",
+        ),
+        pytest.param(
+            {"base_resp": {"status_code": 0, "status_msg": "success"}, **completion("a")}, "a", id="minimax-answer"
+        ),
         pytest.param([{"error": {"code": 503, "status": "UNAVAILABLE"}}], RETRY, id="google-in-a-list"),
         pytest.param({"error": {"status": "INVALID_ARGUMENT", "message": "m"}}, RECORD, id="google-status-name"),
     ],
 )
 def test_read_completion(body: object, expected: object) -> None:
     assert outcome_of(read_completion(body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        pytest.param({"code": 401, "msg": "token expired"}, "error 401 inside a reply: token expired", id="bare-code"),
+        pytest.param({"error_code": 336501, "error_msg": "Rate limit"}, "inside a reply: Rate limit", id="baidu"),
+        pytest.param(
+            {"base_resp": {"status_code": 1004, "status_msg": "login fail"}, "choices": None},
+            "login fail",
+            id="minimax",
+        ),
+        pytest.param({"success": False, "errors": [{"message": "no route"}]}, "no choices: {", id="unknown-dialect"),
+    ],
+)
+def test_what_a_body_without_an_answer_says_is_shown(body: object, shown: str) -> None:
+    outcome = read_completion(body)
+    assert isinstance(outcome, Failure)
+    assert shown in outcome.text
 
 
 def test_reads_everything_of_a_completion() -> None:
@@ -329,6 +383,25 @@ DONE = b"[DONE]"
         pytest.param([chunk("a"), b"{cut", END], RETRY, id="not-json"),
         pytest.param([chunk("a"), chunk(finish_reason="error")], RETRY, id="finish-error"),
         pytest.param([chunk("a"), chunk(finish_reason="abort")], RETRY, id="finish-abort"),
+        pytest.param([chunk("a"), chunk(finish_reason="network_error"), DONE], RETRY, id="finish-network-error"),
+        pytest.param([chunk("a", "error"), chunk("b", "null"), DONE], RETRY, id="finish-error-then-null"),
+        *(
+            pytest.param([chunk("a", word), chunk("b", word)], RETRY, id=f"unfinished-{word}")
+            for word in ("null", "None", " NULL ", "none", "undefined")
+        ),
+        pytest.param([chunk("a", "null"), chunk("b", "null"), END], "ab", id="finish-after-null"),
+        pytest.param([chunk("a", "null"), DONE], "a", id="done-after-null"),
+        pytest.param([chunk("a", "null"), {"error": {"code": 502}}, DONE], RETRY, id="error-after-null"),
+        pytest.param([chunk({"text": "a"}), END, DONE], RETRY, id="content-an-object"),
+        pytest.param([chunk("a"), chunk(5), END, DONE], RETRY, id="content-a-number"),
+        pytest.param([chunk([{"type": "thinking", "text": "hm"}]), chunk("a"), END], "a", id="part-of-thinking"),
+        pytest.param([chunk("a"), {"code": 401, "msg": "expired"}], STOP, id="bare-401"),
+        pytest.param([chunk("a"), {"choices": [], "code": 0, "msg": "ok"}, END], "a", id="bare-code-zero"),
+        pytest.param(
+            [chunk("a"), {"choices": [], "base_resp": {"status_code": 0, "status_msg": "success"}}, END],
+            "a",
+            id="minimax-success",
+        ),
         pytest.param([chunk(finish_reason="content_filter")], RECORD, id="finish-content-filter"),
     ],
 )
@@ -341,6 +414,7 @@ def test_stream(events: list[object], expected: object) -> None:
     [
         pytest.param([chunk("a"), END, {"choices": [], "usage": USAGE}], id="last-chunk"),
         pytest.param([{**chunk("a"), "usage": USAGE}, {**END, "usage": None}], id="null-later"),
+        pytest.param([chunk("a"), choices({"delta": {}, "finish_reason": "stop", "usage": USAGE})], id="in-the-choice"),
         pytest.param(
             [{**chunk("a"), "usage": {"prompt_tokens": 9, "completion_tokens": 1}}, {**END, "usage": USAGE}],
             id="every-chunk-counts-on",
@@ -517,6 +591,69 @@ def test_waits_of_failures(code: int, body: ErrorBody, wait: float | None, free:
         pytest.param("input length 9000 exceeds the maximum of 8192", (9000, 8192), id="sglang"),
         pytest.param("context length exceeded: 9000 tokens, max 8192, max_tokens 4096", (9000, 8192), id="max-tokens"),
         pytest.param("max context of 8192, got 8500 + 700 = 9200", (9200, 8192), id="sum"),
+        pytest.param(
+            "This model's maximum context length is 9000 tokens. However, you requested 512 output tokens and your prompt "
+            "contains at least 8489 input tokens, for a total of at least 9001 tokens.",
+            None,
+            id="at-least",
+        ),
+        pytest.param(
+            "'max_tokens' or 'max_completion_tokens' is too large: 4000. This model's maximum context length is 9000 "
+            "tokens and your request has 6035 input tokens (4000 > 9000 - 6035).",
+            (6035, 5000),
+            id="vllm-max-tokens",
+        ),
+        pytest.param(
+            "max_tokens is too large: 9500. maximum context length is 9000 tokens (9500 > 9000 - 6035)",
+            None,
+            id="no-cut-helps",
+        ),
+        pytest.param(
+            "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000", (188240, 178667), id="plus"
+        ),
+        pytest.param(
+            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+            (1200000, 1048576),
+            id="google",
+        ),
+        pytest.param("exceeded model token limit: 262144 (requested: 300000)", (300000, 262144), id="moonshot"),
+        pytest.param(
+            "Prompt contains 140000 tokens, too large for model with 131072 maximum context length",
+            (140000, 131072),
+            id="mistral",
+        ),
+        pytest.param(
+            "number of tokens in the prompt cannot exceed 128000 - received 140000.", (140000, 128000), id="cohere"
+        ),
+        pytest.param(
+            'the request exceeds the available context size {"n_prompt_tokens": 9000, "n_ctx": 8192}',
+            (9000, 8192),
+            id="llama-cpp-whole",
+        ),
+        pytest.param("input length 9000 > max 8192", (9000, 8192), id="greater"),
+        pytest.param("prompt has 9000 tokens (8192-token limit)", (9000, 8192), id="hyphen"),
+        pytest.param("the prompt of 9000 tokens exceeded the max length by 808 tokens", None, id="by-how-much"),
+        pytest.param("you passed 9000 tokens in 12000 bytes of at most 8192 tokens", (9000, 8192), id="other-unit"),
+        pytest.param("prompt of 9000 tokens is too long; at most 100 images", None, id="limit-of-something-else"),
+        pytest.param("too long: 9000 tokens; at most 4096 output tokens", None, id="limit-of-the-answer"),
+        pytest.param("You have 500000 tokens left. Limit 8192 tokens, you requested 9000", None, id="two-readings"),
+        pytest.param("maximum is 131 072 tokens, requested 140 000 tokens", None, id="blanks-inside"),
+        *(
+            pytest.param(f"maximum context length is 9000 tokens, you requested 10035 tokens{suffix}", (10035, 9000))
+            for suffix in (
+                " (request id: 20251130103609123456789AbCdEfGh)",
+                " (request id: 2025113010360912345)",
+                " (request id: 140000)",
+                " [trace 1764498969]",
+                " [trace 12345678-90123-456]",
+                " on 20251130",
+                ". Your tier allows 200000 tokens per minute.",
+                ". Your tier allows 200000 tokens.",
+                ". Limit 30000 TPM, 9500 used",
+                ". You may send 9900 tokens/min",
+                "; retry in 9500 ms",
+            )
+        ),
         pytest.param("the prompt is too long", None, id="no-figures"),
         pytest.param("maximum context length is 8192 tokens", None, id="one-figure"),
         pytest.param("you sent 5000 tokens of at most 8192", None, id="not-over"),
@@ -552,6 +689,10 @@ NOW = 1_800_000_000.0
         pytest.param({"retry-after-ms": "1500"}, 1.5, id="milliseconds"),
         pytest.param({"llm_provider-retry-after": "7"}, 7.0, id="provider"),
         pytest.param({"retry-after": "2", "retry-after-ms": "1500"}, 2.0, id="the-longest"),
+        pytest.param({"retry-after": "2, 2"}, 2.0, id="twice"),
+        pytest.param({"retry-after": "2,5"}, 5.0, id="two-that-differ"),
+        pytest.param({"retry-after": "2, soon"}, None, id="half-junk"),
+        pytest.param({"retry-after-ms": "1500, 1500"}, 1.5, id="milliseconds-twice"),
         pytest.param({"retry-after": "soon", "retry-after-ms": "1500"}, 1.5, id="junk-beside-a-good-one"),
     ],
 )
@@ -888,6 +1029,38 @@ def test_refusals_name_the_size_sent(endpoint: Serve, code: int) -> None:
     assert "12,346 bytes" in outcome.text
 
 
+def test_excess_over_the_bytes_sent_is_none(endpoint: Serve) -> None:
+    answered = status(400, {"error": {"message": "prompt is too long: 2000 tokens > 1000 maximum"}})
+    assert answer(endpoint, answered, body=[b"1" * 1999]).over is None
+    assert answer(endpoint, answered, body=[b"1" * 2000]).over == (2000, 1000)
+
+
+@pytest.mark.parametrize("answered", [reset(), drop()], ids=["reset", "closed"])
+def test_broken_connections_name_the_size_of_a_large_body(endpoint: Serve, answered: Answer) -> None:
+    large, small = (answer(endpoint, answered, body=[b"[", b"1" * size, b"]"]) for size in (10**6, 999))
+    assert outcome_of(large) == outcome_of(small) == RETRY
+    assert "request of 1,000,002 bytes: a server that refuses such a size" in large.text
+    assert "bytes" not in small.text
+
+
+def test_refusal_while_the_body_is_still_being_sent() -> None:
+    """A server answers without reading on, and closes: its reply is mostly lost. The error names the size all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection = listening.accept()[0]
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        outcome = ask(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", [b"1" * MIB] * 32)
+        serving.join()
+    assert isinstance(outcome, Failure)
+    assert "33,554,432 bytes" in outcome.text
+
+
 def test_nobody_listens() -> None:
     with ScriptedEndpoint() as gone:
         pass
@@ -1125,6 +1298,32 @@ def test_the_request_echoed_in_a_refusal_does_not_count_as_its_words() -> None:
     assert meaning(400, read_error({"detail": str(detail)})).kind == "record"
 
 
+@pytest.mark.parametrize("words", ["Which are overdue?", "context_length_exceeded", "insufficient_quota"])
+@pytest.mark.parametrize(
+    "echo",
+    [
+        "[{{'msg': 'Value error, rejected', 'input': {{'messages': [{{'content': '{}'}}]}}}}]",
+        '{{"msg": "rejected", "input": "{}"}}',
+        '"{{\\"msg\\": \\"rejected\\", \\"input\\": \\"{}\\"}}"',
+        "rejected [type=string_type, input_value={{'content': '{}'}}, input_type=dict]",
+        "cannot take {{'model': 'm', 'messages': [{{'role': 'user', 'content': '{}'}}]}}",
+        f"[{{{{'msg': 'rejected', 'input': '{'word ' * 2000} {{}}'}}}}]",
+    ],
+    ids=["pydantic", "json", "json-in-json", "input-value", "messages", "cut-in-the-middle"],
+)
+def test_words_of_an_echoed_prompt_mean_nothing(echo: str, words: str) -> None:
+    assert refusal(400, echo.format(words)).kind == "record"
+    assert outcome_of(read_completion({"error": {"message": echo.format(words)}})) == RETRY
+
+
+def test_input_is_no_echo_where_it_is_a_word() -> None:
+    assert refusal(400, "Invalid input: prompt is too long: 9000 tokens > 8192").over == (9000, 8192)
+
+
+def test_a_content_filter_may_quote_the_prompt() -> None:
+    assert refusal(400, "blocked by the content policy: 'Which invoices are overdue?'").kind == "record"
+
+
 def test_a_prompt_echoed_in_a_refusal_is_not_looked_through() -> None:
     failure = refusal(400, "no: " + "word " * 10**6 + "; the end")
     assert len(failure.text) < 5000
@@ -1172,9 +1371,6 @@ def test_a_wait_in_the_body_of_a_refusal_is_named(endpoint: Callable[..., Any]) 
 @pytest.mark.parametrize("name", ["authorization", "AUTHORIZATION", "Authorization"])
 def test_a_header_replaces_the_keys_however_it_is_spelled(name: str) -> None:
     """Looked at as raw bytes: a server's dictionary of headers would hide a second one."""
-    import socket
-    import threading
-
     received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

@@ -122,6 +122,12 @@ PASSING = {
     "03-null": status(200, b"null"),
     "03-finish-reason-error": status(200, completion("", "error")),
     "03-finish-reason-no-resource": status(200, completion("half", "insufficient_system_resource")),
+    "03-finish-reason-network-error": status(200, completion("half", "network_error")),
+    "03-finish-reason-cancelled": sse([chunk("half"), chunk("", "cancelled")]),
+    "03-delta-content-an-object": sse([chunk({"text": "half"}), END]),
+    "03-delta-content-a-number": sse([chunk(5), END]),
+    "01-bare-code-500": status(200, {"code": 500, "msg": "busy", "success": False}),
+    "01-bare-code-of-minimax": status(200, {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}}),
     "03-finish-reason-abort": status(200, completion("half", "abort")),
     "06-rate-limit": status(429, failing("rate_limit_exceeded", "Rate limit reached", type="requests")),
     "06-rate-limit-google": status(
@@ -142,6 +148,8 @@ PASSING = {
     "19-error-event-named-so": sse([chunk("par"), b'event: error\ndata: {"message": "upstream"}\n\n'], ending="hang"),
     "19-error-event-of-openrouter": sse([chunk("par"), {**failing(502), **chunk("", "error")}]),
     "19-no-finish-no-done": sse([chunk("par"), chunk("tial")], ending="none"),
+    "19-cut-finish-reason-null": sse([chunk("par", "null"), chunk("tial", "null")], ending="cut"),
+    "19-end-finish-reason-none": sse([chunk("par", "none"), chunk("tial", "")], ending="none"),
     "19-cut": sse([chunk("par"), chunk("tial")], ending="cut"),
     "19-reset": sse([chunk("par"), chunk("tial")], ending="reset"),
     "19-torn-event": sse([chunk("par"), b'data: {"choices": [{"del\n\n'], ending="none"),
@@ -242,6 +250,8 @@ USAGES: dict[str, Any] = {
     "04-null-members": {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None},
     "04-null-details": {"prompt_tokens": None, "completion_tokens": None, "prompt_tokens_details": None},
     "04-a-list": [],
+    "04-absurd-members": {"prompt_tokens": 10**400, "completion_tokens": 10**13, "cached_tokens": 10**400},
+    "04-only-cached": {"cached_tokens": 6},
     "04-text-members": {"prompt_tokens": "9", "completion_tokens": "2"},
 }
 
@@ -323,6 +333,10 @@ ODD_ANSWERS: dict[str, tuple[Answer, str]] = {
         say([{"type": "text", "text": "ab"}, {"type": "image"}, {"type": "text", "text": "c"}], stream=False),
         "abc",
     ),
+    "22-part-of-reasoning": (
+        say([{"type": "reasoning", "text": "I think"}, {"type": "text", "text": "abc"}], stream=False),
+        "abc",
+    ),
     "22-content-null-with-reasoning": (say(None, stream=False, reasoning_content="I think"), ""),
     "22-reasoning-only-stream": (sse([chunk(reasoning_content="I think"), END]), ""),
     "22-empty-answer": (say("", stream=False), ""),
@@ -361,6 +375,7 @@ class Limited:
 NAMED = {
     "05-seconds": Limited({"Retry-After": "2"}, 2.0),
     "05-fraction": Limited({"Retry-After": "0.4"}, 0.4),
+    "05-seconds-twice": Limited({"Retry-After": "0.4, 0.4"}, 0.4),
     "05-date": Limited({}, 2.0, date=3.0),
     "05-zero": Limited({"Retry-After": "0"}, 0.0),
     "05-date-past": Limited({}, 0.0, date=-60.0),
@@ -458,6 +473,8 @@ def test_05_judge_waits(endpoint: Serve, tmp_path: Path, run_judge: Judge) -> No
 OVERLOADED = "You exceeded your current quota, please check your plan and billing details."
 STOPPING: dict[str, tuple[Answer, list[str]]] = {
     "01-error-in-200-401": (status(200, failing(401, "bad key")), ["bad key", "--api-key"]),
+    "01-bare-code-401": (status(200, {"code": 401, "msg": "token expired"}), ["token expired", "--api-key"]),
+    "01-bare-code-401-in-a-stream": (sse([{"code": "401", "message": "expired"}]), ["expired", "--api-key"]),
     "02-wrong-path": (status(200, {"error": "Unexpected endpoint or method"}), ["/v1", "{url}"]),
     "02-wrong-path-with-method": (
         status(200, {"error": "Unexpected endpoint or method. (POST /chat/completions). Returning 200 anyway"}),
@@ -645,6 +662,10 @@ REFUSED: dict[str, tuple[Answer, str]] = {
     "12-context-length-in-a-stream": (sse([failing(None, "context window exceeded")]), "context window"),
     "12-context-length-413": (status(413, failing(None, "prompt is too long: 9000 tokens > 8192 maximum")), "9000"),
     "12-context-length-422-fastapi": (status(422, {"detail": "input tokens exceed the limit"}), "exceed"),
+    "12-echoed-prompt": (
+        status(400, failing(400, "[{'msg': 'rejected', 'input': {'messages': [{'content': 'What is overdue?'}]}}]")),
+        "rejected",
+    ),
     "13-413-empty": (status(413, b""), "HTTP 413 (request of "),
     "13-413-page": (status(413, PAGE, content_type="text/html"), "HTTP 413: an HTML page (request of "),
     "13-400-invalid-json": (status(400, failing(None, "invalid json")), "invalid json (request of "),
@@ -732,6 +753,37 @@ def test_overflow_with_shrink(
         assert len(messages) - 1 <= most_kept
         assert messages[:-1] == whole[101 - len(messages) : -1]  # the oldest are gone, the rest is as it was
         assert messages[0]["role"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("message", "tries", "most_left_out"),
+    [
+        pytest.param("you requested {size} tokens", 1, 24, id="plain"),
+        pytest.param("you requested {size} tokens (request id: 20251130103609123456789AbCd)", 1, 24, id="request-id"),
+        pytest.param("you requested {size} tokens. [trace 1764498969]", 1, 24, id="epoch"),
+        pytest.param("you requested {size} tokens. Your tier allows 200000 tokens per minute.", 1, 24, id="tier"),
+        pytest.param(
+            "your request has {prompt} input tokens (1600 > 3600 - {prompt})", 1, 42, id="room-for-the-answer"
+        ),
+        pytest.param("you requested a total of at least 3601 tokens", 5, 24, id="at-least"),
+    ],
+)
+def test_12_shrinking_by_what_the_endpoint_really_states(
+    message: str, tries: int, most_left_out: int, endpoint: Serve, make_pair: MakePair, run_generate: Generate
+) -> None:
+    """200 messages of 20 tokens each, of which the endpoint takes 3600 with the answer."""
+
+    def script(request: Recorded) -> Answer:
+        size = 20 * len(request.messages)
+        said = f"maximum context length is 3600 tokens. However, {message.format(size=size, prompt=size - 1600)}"
+        return status(400, failing(None, said)) if size > 3600 else say("fits")
+
+    server = endpoint(script)
+    pair = make_pair(chats=1, questions=1, rounds=100)
+    ran = run_generate(pair, server.base_url, "--on-overflow", "shrink")
+    assert [row["response"] for row in ran.rows] == ["fits"]
+    assert len(server.requests) <= tries + 1
+    assert 201 - len(server.requests[-1].messages) <= most_left_out
 
 
 def test_14_403_for_the_seventh_question_only(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Pair, Ran, question_rows, read_rows, write_lines
-from scripted_endpoint import Answer, Recorded, ScriptedEndpoint, after, question_of, say, status
+from conftest import Pair, Ran, answer_rows, question_rows, read_rows, write_lines
+from scripted_endpoint import Answer, Recorded, ScriptedEndpoint, after, question_of, raw, say, status
 
 import beam_generate
 from beam_common import HERE, VERSION, AnswerRow
@@ -443,6 +444,63 @@ def test_a_budget_needs_no_room_without_truncation(
 ) -> None:
     assert content_budget(10, 20, 0) == -10
     assert run_generate(make_pair(1, 1), endpoint().base_url, "--max-context-tokens", "10", "--tokenizer", "").rc == 0
+
+
+@pytest.mark.parametrize("flag", ["--chats-file", "--questions-file", "--tokenizer", "--output"])
+def test_a_name_that_no_file_can_have_is_one_line(run_generate: Generate, make_pair: MakePair, flag: str) -> None:
+    ran = run_generate(make_pair(), "http://localhost:9/v1", flag, f"/{'long' * 100}/answers.jsonl")
+    assert (ran.rc, ran.err.count("\n")) == (2, 1)
+    assert "too long" in ran.err
+
+
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:abc", "http://127.0.0.1:99999", "what://h", "http://[::1"])
+def test_a_proxy_that_cannot_be_one_is_one_line(
+    run_generate: Generate, make_pair: MakePair, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    ran = run_generate(make_pair(), "http://model.invalid/v1")
+    assert ran.rc == 2
+    assert "the proxy that the environment sets cannot be used" in ran.err.splitlines()[-1]
+    assert "Traceback" not in ran.err
+
+
+def test_another_model_is_refused_although_its_name_is_also_a_header_or_the_key(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+) -> None:
+    pair, served = make_pair(1, 3), endpoint()
+    for model in ("model-one", "model-two"):
+        ran = run_generate(
+            pair, served.base_url, "--model", model, "--api-key", model, "--header", f"X-Route={model}", "--limit", "1"
+        )
+    assert (ran.rc, len(served.requests)) == (2, 1)
+    assert "model (recorded model-one, now model-two)" in ran.err
+
+
+def test_a_cookie_that_no_header_can_carry_is_not_kept(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+) -> None:
+    cookies = itertools.cycle([b"a=\xff\xfe", b"sticky=node-7"])
+
+    def script(_: Recorded) -> Answer:
+        body = b'{"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}'
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nSet-Cookie: %s\r\nContent-Length: %d\r\n\r\n"
+        return raw(head % (next(cookies), len(body)) + body)
+
+    served = endpoint(script)
+    ran = run_generate(make_pair(1, 3), served.base_url, "--concurrency", "1", "--no-stream")
+    assert (ran.rc, ran.errors) == (0, [])
+    assert [request.headers.get("cookie") for request in served.requests] == [None, None, "sticky=node-7"]
+
+
+@pytest.mark.parametrize("none", ["", False])
+def test_a_row_whose_error_says_nothing_has_none(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair, tmp_path: Path, none: object
+) -> None:
+    write_lines(tmp_path / "answers.jsonl", [{**row, "error": none} for row in answer_rows(1, 1)])
+    served = endpoint()
+    ran = run_generate(make_pair(1, 1), served.base_url, "--retry-errors")
+    assert (ran.rc, served.requests) == (0, [])
+    assert "failed: 0" in ran.out
 
 
 def test_a_question_about_an_unknown_chat_is_named(run_generate: Generate, make_pair: MakePair) -> None:
