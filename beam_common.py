@@ -202,6 +202,8 @@ def sha256_of_text(text: str) -> str:
 def write_whole(path: str | Path, write: Callable[[BinaryIO], None]) -> None:
     """Let `write` fill a new file beside `path`, then put it in place of `path`: it appears whole or not at all."""
     path = Path(os.path.realpath(path))
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe is never replaced
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:

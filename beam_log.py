@@ -246,7 +246,7 @@ class RowLog:
 
     def compact(self) -> None:
         """Leave one line a question: the one that counts. Damaged lines stay; the new file takes the old one's place at once."""
-        if not self._superseded or not self._is_at_path():
+        if not self.regular or not self._superseded or not self._is_at_path():
             return
         counting = set(self._line_of.values())
         held = -1

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import beam_log
-from beam_common import StoppedEarly, UsageError, key_of
+from beam_common import StoppedEarly, UsageError, key_of, write_whole
 from beam_log import ANSWER, DETAIL, IDENTITY, QUESTION, SCORE, RowLog, encode_row, problem_of, read_lines, read_rows
 
 ROOT = Path(beam_log.__file__).parent
@@ -437,10 +437,15 @@ def test_a_named_pipe_is_only_written_to(tmp_path: Path) -> None:
         assert not log.regular
         log.append([answer(0)])
         log.append([answer(1)])
-        log.compact()
+        log.append([answer(0)])
+        log.compact()  # of what is no file nothing is rewritten, and it is never replaced by one
     reader.join(10)
-    assert got == [lines_of(answer(0), answer(1))]
+    assert got == [lines_of(answer(0), answer(1), answer(0))]
     assert list(tmp_path.iterdir()) == [path]
+    assert path.is_fifo()
+    with pytest.raises(OSError, match="not a regular file"):
+        write_whole(path, lambda file: None)
+    assert path.is_fifo()
 
 
 def test_a_pipe_whose_reader_has_gone_stops_the_run(tmp_path: Path) -> None:
