@@ -300,7 +300,8 @@ def markdown_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> li
         for row in summary_rows(run):
             cells = (number(row.estimate.mean), interval(row.estimate), number(row.half_points), f"{row.estimate.n}")
             rows.append((_bold(row.name), *cells))
-        ordering = ordering_of(run) and f", event_ordering: {ordering_of(run)}"
+        mode = ordering_of(run)
+        ordering = mode and f", event_ordering: {mode}"
         chats = f"Intervals by {plural(len({chat for chat, _, _ in run.scores}), 'chat')}."
         lines += [f"### {_cell(run.name)} ({run.size})", "", f"Judge: {_cell(run.judge)}{ordering}. {chats}", ""]
         lines += [f"**{MIXED}**", ""] if run.mixed_settings else []

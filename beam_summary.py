@@ -240,8 +240,9 @@ def summary_lines(run: Run) -> list[str]:
     starts += [f"  {one_line(row.name, 24)}: {number(row.estimate.mean)} (n={row.estimate.n})" for row in rows[1:]]
     left = max(len("  contradiction_resolution: 0.1234 (n=700)"), *map(len, starts))
     cells = WIDTH - left - len("  0.000 to 0.000  0.0000  ││")
-    mode = f" · event_ordering: {ordering_of(run)}" if ordering_of(run) not in ("", "strict") else ""
-    lines = [f"=== BEAM summary ({run.size}) ==={mode}"]
+    mode = ordering_of(run)
+    named = "" if mode in ("", "strict") else f" · event_ordering: {mode}"
+    lines = [f"=== BEAM summary ({run.size}) ==={named}"]
     for start, row in zip(starts, rows, strict=True):
         drawn = "" if row.estimate.mean is None else f"  │{bar(row.estimate.mean, cells)}│"
         lines.append(f"{start:<{left}}  {interval(row.estimate):<14}  {number(row.half_points):<6}{drawn}".rstrip())
