@@ -64,7 +64,7 @@ def response_of(row: Mapping[str, Any]) -> str:
 def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
     """Of each question the answer that counts, over all files, in the order of first occurrence.
 
-    An answered row beats one with an error. UsageError when two files answer one question differently.
+    An answered row beats one with an error. UsageError when two files answer one question differently, or another one.
     """
     answers: dict[QuestionKey, Answer] = {}
     for path in paths:
@@ -100,10 +100,15 @@ def _answer(path: Path, start: int, length: int, row: dict[str, Any]) -> Answer:
 
 def _better(earlier: Answer, later: Answer) -> Answer:
     """Of two files' answers to a question the one that counts."""
+    chat, ability, index = later.key
+    if earlier.rubric != later.rubric:
+        raise UsageError(
+            f"chat {chat} {ability}/{index} has another rubric in {earlier.path} than in {later.path}; these are of two sets "
+            "of questions: judge them into two --output files"
+        )
     if earlier.error is not None and later.error is None:
         return replace(later, also_in=(*earlier.also_in, earlier.path))
     if earlier.error is None and later.error is None and earlier.response_sha256 != later.response_sha256:
-        chat, ability, index = later.key
         raise UsageError(
             f"chat {chat} {ability}/{index} is answered differently in {earlier.path} and {later.path}; these are two runs: "
             "judge them into two --output files"
@@ -126,6 +131,7 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
     except UsageError as error:
         say(f"warning: {error}")
         run = {}
+    earlier = [item.get("settings") for item in run.get("mixed_with", []) if isinstance(item, dict)]
     settings, selected, how = run.get("settings", {}), run.get("selected"), run.get("run")
     if type(selected) is int:
         selected -= sum(path in answer.also_in for answer in answers.values())
@@ -136,6 +142,8 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
         "model": settings.get("model"),
         "base_url": settings.get("base_url"),
         "settings": {name: value for name, value in settings.items() if name not in ("model", "base_url")},
+        "mixed_with": [item.get("model") if isinstance(item, dict) else None for item in earlier],
+        "shrunk": run.get("shrunk", {}),
         "data": run.get("data"),
         "selected": selected,
         "shard": how.get("shard") if isinstance(how, dict) else None,

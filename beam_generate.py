@@ -16,7 +16,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,14 +209,29 @@ class Chat:
 class Generation:
     """Asks the open questions of a run and saves their answers."""
 
-    def __init__(self, args: argparse.Namespace, builder: PromptBuilder, log: RowLog, tally: Tally) -> None:
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        builder: PromptBuilder,
+        log: RowLog,
+        tally: Tally,
+        record: Callable[[], None],
+    ) -> None:
         from beam_endpoint import encode_json
         from beam_run import GroupCommit
 
         self.args, self.builder, self.log, self.tally = args, builder, log, tally
-        self.saver: GroupCommit[dict[str, Any]] = GroupCommit(log.append)
+        self.saver: GroupCommit[dict[str, Any]] = GroupCommit(self.commit)
+        self.record, self.recorded = record, dict(builder.shrunk)
         self.settings = encode_json(body_settings(args))
         self.think_warned = False
+
+    def commit(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Further cuts first: no answer stands without a record of what was left out of its prompt."""
+        if self.builder.shrunk != self.recorded:
+            self.recorded = dict(self.builder.shrunk)
+            self.record()
+        self.log.append(rows)
 
     async def go(self, questions: Sequence[dict[str, Any]], done: int, key: str) -> Ended:
         from concurrent.futures import ThreadPoolExecutor
@@ -401,9 +416,15 @@ def generate(
             if earlier:
                 content["selected"] = max(int(earlier.get("selected") or 0), len(keys | recorded.keys()))
                 builder.shrunk.update({c: n for c, n in earlier.get("shrunk", {}).items() if isinstance(n, int)})
+                content |= {"shrunk": builder.shrunk} if builder.shrunk else {}
             bind_settings(
                 place, content, binding=binding, allow_mixed=args.allow_mixed, output=args.output, adds=bool(left)
             )
+
+        def record() -> None:
+            if log.regular:
+                save_sidecar(place, {**(load_sidecar(place) or content), "shrunk": dict(builder.shrunk)})
+
         tally = Tally(len(keys))
         for found in keys & recorded.keys():
             if _finished(recorded[found], args.retry_errors):
@@ -420,9 +441,7 @@ def generate(
                 f"{now_text()} asking {plural(len(left), 'question')} about {plural(chats_left, 'chat')} at "
                 f"{shown_url(args.base_url)}, {args.concurrency} in flight"
             )
-            ended = asyncio.run(Generation(args, builder, log, tally).go(left, done, key))
-        if builder.shrunk and log.regular:
-            save_sidecar(place, {**(load_sidecar(place) or content), "shrunk": builder.shrunk})
+            ended = asyncio.run(Generation(args, builder, log, tally, record).go(left, done, key))
         if args.retry_errors and log.regular:
             log.compact()
     return closing(args, tally, ended)
@@ -584,6 +603,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not questions:
         if args.shard[1] > 1:
             say(f"--shard {args.shard[0]}/{args.shard[1]} is empty: there are fewer chats than parts; nothing to do")
+            if not args.dry_run:
+                Path(args.output).touch()  # so that the judge can be given the files of all shards
             return 0
         raise UsageError("no question is selected; loosen --question-types, --chats or --limit")
 

@@ -46,6 +46,7 @@ from beam_cli import (
 )
 from beam_common import QuestionKey, StoppedEarly, UsageError, beside, name_of, plural, say
 from beam_details import (
+    ORDERING_ABILITY,
     Call,
     Prompts,
     calls_for,
@@ -94,7 +95,7 @@ class Judging:
 
 @dataclass
 class Tally:
-    calls: int = 0
+    calls: int = 0  # that got a reply
     prompt_tokens: int = 0
     completion_tokens: int = 0
     uncounted: int = 0  # calls whose tokens the endpoint did not report
@@ -102,7 +103,8 @@ class Tally:
     failed: int = 0
 
     def status(self) -> str:
-        return f"{self.calls:,} calls, {self.unreadable:,} unreadable, {self.failed:,} failed, {self.prompt_tokens:,} tokens in"
+        calls = f"{self.calls + self.failed:,} calls, {self.unreadable:,} unreadable, {self.failed:,} failed"
+        return f"{calls}, {self.prompt_tokens:,} tokens in"
 
     def closing(self) -> str:
         unknown = f" (unknown for {self.uncounted:,})" if self.uncounted else ""
@@ -315,6 +317,7 @@ class Record:
         known = {*self.scores.rows, *self.details.rows}
         earlier = [] if known <= answers.keys() else self.earlier.get("answers", [])
         content = sidecar(self.args, prompts, answers, self.scores.rows, earlier)
+        content["counts"] |= self.outdated(answers)
         if missing := missing_shards(content["answers"]):
             say(
                 f"warning: no answers of shard {', '.join(missing)}: the scores are of a part of the run, unless there were "
@@ -331,13 +334,24 @@ class Record:
             adds=adds,
         )
 
-    def end(self, mode: str) -> None:
-        """Record the ordering mode that the scores are of by now."""
-        content = load_sidecar(self.path) or {}
-        settings = content.get("settings", {})
-        mode_now = one_mode(self.modes() or {mode})
-        if settings and settings.get("event_ordering") != mode_now:
-            save_sidecar(self.path, {**content, "settings": {**settings, "event_ordering": mode_now}})
+    def end(self, mode: str, answers: Mapping[QuestionKey, Answer]) -> None:
+        """Record the ordering mode that the scores are of by now, and how many are of answers that have changed."""
+        before = load_sidecar(self.path) or {}
+        settings, counts = before.get("settings", {}), before.get("counts", {})
+        now = {**before, "counts": {k: v for k, v in counts.items() if k != "outdated"} | self.outdated(answers)}
+        if settings:
+            now["settings"] = {**settings, "event_ordering": one_mode(self.modes() or {mode})}
+        if before and now != before:
+            save_sidecar(self.path, now)
+
+    def outdated(self, answers: Mapping[QuestionKey, Answer]) -> dict[str, int]:
+        """How many scores are of answers that have changed since, if any are."""
+        found = [
+            (self.details.rows[key], answers[key])
+            for key in self.scores.rows.keys() & answers.keys() & self.details.rows.keys()
+        ]
+        outdated = sum(not still_holds(detail, answer, detail.get("ordering", "")) for detail, answer in found)
+        return {"outdated": outdated} if outdated else {}
 
     def modes(self) -> set[str | None]:
         return ordering_modes(self.scores.rows, self.details.rows, self.mode)
@@ -364,6 +378,8 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
                 record.begin(prompts, answers, adds=bool(left or without_call))
             details.append(without_call)
             scores.append([score_row(detail) for detail in [*without_call, *unscored]])
+            if record.mode not in (prompts.mode, None) and any(answer.key[1] == ORDERING_ABILITY for answer in left):
+                say(f"--event-ordering {prompts.mode}: event_ordering was scored as {record.mode} and is judged again")
             worker, ended = Judge(args, prompts, scores, details), None
             if left:
                 done = f"; {len(to_score) - len(left):,} are scored" if len(left) < len(to_score) else ""
@@ -374,7 +390,7 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: dict[QuestionKey,
                 ended = asyncio.run(worker.go(left, len(to_score), key))
                 say(worker.tally.closing())
             if scores.regular:
-                record.end(prompts.mode)
+                record.end(prompts.mode, answers)
             scores.compact()
             details.compact()
         has_scores = scores.regular and bool(scores.rows) and Path(args.output).exists()

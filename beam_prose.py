@@ -40,8 +40,9 @@ _LONGEST_NUMBER = 200  # characters looked at behind a mention
 _DRAFT = r"\b(?:(?:initial|tentative|provisional)(?:ly)?|preliminary|draft)\b"
 # What may follow the number, closing marks aside, and shows that it is not the whole value, or not the verdict.
 _GOES_ON = re.compile(
-    rf"""["'`*_\])}}$\\]*+ (?: [^\W_] | \s*+\.+[^\S\n]*+\d | [+?] | -[^\W_] | [^\S\n]*+(?:[%％‰]|/(?![/*]))
+    rf"""["'`*_\])}}$\\]*+ (?: [^\W_] | \s*+\.+[^\S\n]*+\d | \.\. | … | [+?] | -[^\W_] | [^\S\n]*+(?:[%％‰]|/(?![/*]))
     | [^\S\n]*+[(\[]?(?:(?:points?[ ])?of|on[ ]an?|percent|when|only[ ](?:if|when))\b
+    | [^\S\n]*+(?:(?:in|over|from)[ ]\d | [,(\[][^\S\n]*+(?:where[ ]|with[ ])?\d{{1,9}}[^\S\n]*+(?:is|being|=)\s)
     | [^\S\n]*+[-–—,(\[]?[^\S\n]*+(?:(?:if|unless|out[ ]of)\b | {_DRAFT}\s*+(?:[^\w\s]|\Z)
          |(?:then[ ])?\w{{2,9}}ed[ ]to[ ][01]\b)
     | [^\S\n]*+(?-i:(?:is|was|were|does|did|would|could|should|had|must|need|ca|wo)(?:n't)?|cannot|can|might|may|will
@@ -59,6 +60,7 @@ _OWN = frozenset(
     " response resulting revised rubric so the therefore this thus total updated verdict we with 最终 得分 评分 总分".split()
 )
 _NO_WORD = re.compile(r"[^\w'-]")
+_LEVEL = re.compile(r"(?<![\d.,])(?:0\.0|0\.5|1\.0)(?![\d%]|[.,/]\d)")
 _LONGEST_SENTENCE = 160  # characters looked at before a mention
 _SENTENCE_END = re.compile(r"[.!?;|](?!\d)|\n")
 _CLAUSE_END = re.compile(r"[^\w\s'\"`*-]|\s-")
@@ -97,7 +99,7 @@ _FLAG_NAME = r"""(?:is[ _-]?|are[ _-]?)?(?:
     | (?P<order_correct>order(?:[ ]of[ ]events)?[ _-]?(?:is[ _-]?)?correct | correct[ _-]?order))"""
 _FLAG_KEY = re.compile(_FLAG_NAME, re.IGNORECASE | re.VERBOSE)
 _FLAG = re.compile(
-    rf"""(?<![^\W_])(?<![^\W_]_)(?<!\bnot[ ])(?P<flag>{_FLAG_NAME})["'`*_\\]{{0,6}}[ \t]{{0,8}}[:=|?]{{1,2}}
+    rf"""(?<![^\W_])(?<![^\W_]_)(?<!\bnot[ ])(?P<flag>{_FLAG_NAME})["'`*_\\]{{0,6}}[ \t]{{0,8}}(?:[:=|?]{{1,2}}|\bis\b)
     ["'`*_\\(\s]{{0,12}}(?P<value>[^\s"'`*_|,;.()}}]{{1,20}})""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -137,6 +139,7 @@ def mentioned_levels(text: str, keys_only: bool = False) -> Iterator[float | Non
             and (said["most"] is None or float(said["most"]) == 1)
             and (rest or not keys_only)
             and (keys_only or is_key or _is_the_verdict(text[max(0, begin - _LONGEST_SENTENCE) : begin]))
+            and (keys_only or is_key or {*map(float, _LEVEL.findall(_SENTENCE_END.split(rest)[0]))} <= {level})
             and not _OTHER_NOTE.search(mention["note"] or "")
         )
         yield level if is_whole_value and 0 <= level <= 1 else None

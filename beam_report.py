@@ -13,8 +13,8 @@ Damaged lines are named and left out; of several lines of one question the last 
 
 JSON keys, null where something is unknown:
   version, level, runs, comparisons
-  run: name, file, n, selected, event_ordering, mixed_settings, settings, data, counts, overall, abilities
-  counts: unreadable, failed, empty, errors, unscorable, not_judged, stale, without_details
+  run: name, file, n, selected, event_ordering, mixed_settings, mixed_answers, shrunk, settings, data, counts, overall, abilities
+  counts: unreadable, failed, empty, errors, unscorable, not_judged, stale, outdated, without_details
   overall and each ability of a run: n, chats, mean, standard_error, low, high, half_points
   comparison: first, second, headline, notes, only_first, only_second, overall, abilities
   overall and each ability of a comparison: n, chats, difference (second - first), standard_error, low, high, p,
@@ -38,13 +38,13 @@ from beam_common import VERSION, UsageError, beside, one_line, plural, say
 from beam_settings import load_sidecar
 from beam_stats import LEVEL, Difference, Estimate, holm, paired_difference
 from beam_summary import (
-    MIXED,
     Run,
     bounds,
     by_ability,
     counts_lines,
     interval,
     load_run,
+    mixed_lines,
     number,
     ordering_of,
     print_lines,
@@ -113,7 +113,11 @@ def notes_on(first: Run, second: Run, overall: Difference) -> list[str]:
         if run.size.endswith("selected"):
             notes.append(f"{name} is partial: {run.size}")
         if run.mixed_settings:
-            notes.append(f"{name} was judged with settings that changed on the way")
+            notes.append(f"{name} was judged with settings that changed on the way, or are unknown of a part")
+        if run.mixed_answers:
+            notes.append(f"{name} was answered with settings that changed on the way, or are unknown of a part")
+        if run.counts.outdated:
+            notes.append(f"{name}: {plural(run.counts.outdated, 'score')} of answers that have changed since")
         if lost := (run.counts.unreadable or 0) + (run.counts.failed or 0):
             notes.append(f"{name}: {plural(lost, 'verdict')} unreadable or failed, counted as 0")
     if overall.only_first or overall.only_second:
@@ -161,7 +165,7 @@ def headline(comparison: Comparison) -> str:
         return "no difference beyond noise"
     if verdict is None or found.low is None or found.high is None:
         return f"{number(found.mean, 3, sign=True)} against {first}; one chat in common: no interval, no verdict"
-    near, far = sorted((abs(found.low), abs(found.high)))
+    near, far = sorted(map(abs, bounds(found, lowest=-1) or ()))
     return f"{verdict} than {first} by {amount(found.mean)} ({amount(near)} to {amount(far)})"
 
 
@@ -304,7 +308,7 @@ def markdown_lines(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> li
         ordering = mode and f", event_ordering: {mode}"
         chats = f"Intervals by {plural(len({chat for chat, _, _ in run.scores}), 'chat')}."
         lines += [f"### {_cell(run.name)} ({run.size})", "", f"Judge: {_cell(run.judge)}{ordering}. {chats}", ""]
-        lines += [f"**{MIXED}**", ""] if run.mixed_settings else []
+        lines += [f"**{line}**\n" for line in mixed_lines(run)]
         lines += [*_table(("", "score", "95 % interval", "half points kept", "n"), rows), ""]
         lines += [f"- {line}" for line in counts_lines(run)] + [""]
     for comparison in comparisons:
@@ -350,6 +354,8 @@ def _run_object(run: Run) -> dict[str, Any]:
         "selected": run.selected,
         "event_ordering": run.ordering,
         "mixed_settings": run.mixed_settings,
+        "mixed_answers": run.mixed_answers,
+        "shrunk": run.shrunk,
         "settings": run.settings,
         "data": run.data,
         "counts": asdict(run.counts),

@@ -254,7 +254,11 @@ class Run:
             self._order.again(due)
         if self._stop or now < self._pause_until:
             return None
-        job = self._order.next(now, self._may_start(now))
+        try:
+            job = self._order.next(now, self._may_start(now))
+        except UsageError as error:  # an answers file that is gone
+            self.stop(Ended(2, str(error)))
+            return None
         if job is not None:
             self._wave_left -= 1
             self._sent += job.last is None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from beam_common import VERSION, UsageError, beside, one_line, unwritable, without_secrets, write_whole
+from beam_common import VERSION, UsageError, beside, one_line, say, unwritable, without_secrets, write_whole
 
 
 def load_sidecar(path: Path) -> dict[str, Any] | None:
@@ -23,7 +23,7 @@ def load_sidecar(path: Path) -> dict[str, Any] | None:
             "to go on without them, or write to another --output"
         ) from error
     shapes = {"settings": dict, "data": dict, "started": list, "mixed_with": list, "shrunk": dict, "selected": int,
-              "answers": list}  # fmt: skip
+              "answers": list, "counts": dict}  # fmt: skip
     if not isinstance(content, dict) or not all(isinstance(content.get(n, t()), t) for n, t in shapes.items()):
         raise UsageError(f"{path}: not the settings of a run; move the file away or write to another --output")
     return content
@@ -74,17 +74,24 @@ def bind_settings(
 
     `binding` says that the output holds a row without an error: until then an earlier sidecar is replaced, so that a
     wrong URL does not lock out the right one. `content["settings"]` and `content["data"]` are what is compared, but for
-    the settings that `may_change`. Where they differ and this run `adds` nothing, the record stays what it is. The
-    record of another program or of another output is never replaced.
+    the settings that `may_change`. Where they differ and this run `adds` nothing, the record stays what it is. Rows
+    without a record are of unknown settings, whatever this run has. The record of another program or of another output
+    is never replaced.
     """
     content = {"program": content["program"], "version": VERSION, "output": Path(output).name, **content}
     _refuse_foreign(path, content)
     content = without_secrets(content)
     earlier = load_sidecar(path) if binding else None
     started = [*(earlier or {}).get("started", []), *content["started"]] if binding else content["started"]
-    if earlier and binding:
+    unknown = binding and not (earlier or {}).get("settings")
+    if unknown:
+        say(f"warning: what {output} holds has no record of its settings ({path.name}); they are noted as unknown")
+        earlier = {"data": {}, **(earlier or {}), "settings": {}}
+        if not adds:
+            content = {**content, "settings": {}, "data": {}}
+    if earlier:
         compared = {name: value for name, value in content["settings"].items() if name not in may_change}
-        found = differences(earlier.get("settings", {}), compared)
+        found = differences(earlier["settings"], compared)
         found += differences(earlier.get("data", {}), content.get("data", {}))
         if found and not allow_mixed:
             raise UsageError(
@@ -94,8 +101,12 @@ def bind_settings(
         if found and not adds:
             return
         mixed = list(earlier.get("mixed_with", []))
+        if adds and (found or unknown):
+            mixed.append({"settings": earlier["settings"], "data": earlier.get("data", {})})
         if found:
-            mixed.append({"settings": earlier.get("settings", {}), "data": earlier.get("data", {})})
+            say(
+                f"warning: {output} gets mixed, which its record and all that is made of it will say: {'; '.join(found)}"
+            )
         if mixed:
             content = {**content, "mixed_with": mixed}
         content = {**content, "data": {**earlier.get("data", {}), **content.get("data", {})}}

@@ -21,7 +21,8 @@ from beam_stats import Estimate, clustered_mean
 from beam_verdict import question_score
 from beam_width import WIDTH, shortened
 
-MIXED = "The settings changed on the way: not every score is of the same judge or data."
+MIXED = "A part was judged with other settings or unknown ones: judge, prompts, data."
+MIXED_ANSWERS = "A part was answered with other settings or unknown ones: model, sampling, data."
 # For terminals that cannot show these characters.
 PLAIN = str.maketrans("▏▎▍▌▋▊▉█│·…", "   #####|-~")
 
@@ -37,6 +38,7 @@ class Counts:
     unscorable: int | None = None  # questions without any criterion
     not_judged: int | None = None  # answers
     stale: int | None = None  # scored questions that the answers files do not hold any more
+    outdated: int | None = None  # scores of answers that have changed since
     without_details: int = 0  # scored questions of which the judge's words are not there
 
 
@@ -52,6 +54,8 @@ class Run:
     selected: int | None
     ordering: str  # strict, tau, mixed or unknown
     mixed_settings: bool
+    mixed_answers: bool
+    shrunk: int  # chats cut further at the endpoint's word
     settings: Mapping[str, Any]
     data: Mapping[str, list[str]]  # the digests known for each data file
     asked: Mapping[str, str]  # how the answers were asked for: settings known of every answers file, as JSON
@@ -130,8 +134,9 @@ def load_run(scores_path: str | Path) -> Run:
     answers = [item for item in _list(sidecar.get("answers")) if isinstance(item, dict)]
     settings = _mapping(sidecar.get("settings"))
     half_points |= {key: scores[key] for key in half_points if key[1] == ORDERING_ABILITY}
-    models = dict.fromkeys(one_line(item["model"], 200) for item in answers if isinstance(item.get("model"), str))
-    name = " + ".join(filter(None, models)) or path.name
+    models = [model for item in answers for model in (*_list(item.get("mixed_with")), item.get("model"))]
+    named = dict.fromkeys(one_line(model, 200) for model in models if isinstance(model, str))
+    name = " + ".join(filter(None, named)) or path.name
     selected = [item["selected"] for item in answers if type(item.get("selected")) is int]
     return Run(
         name=name.encode("utf-8", "backslashreplace").decode("utf-8"),
@@ -142,6 +147,8 @@ def load_run(scores_path: str | Path) -> Run:
         selected=sum(selected) if selected and len(selected) == len(answers) else None,
         ordering=_ordering(scores, details, settings),
         mixed_settings=bool(sidecar.get("mixed_with")),
+        mixed_answers=any(_list(item.get("mixed_with")) for item in answers),
+        shrunk=sum(len(_mapping(item.get("shrunk"))) for item in answers),
         settings=settings,
         data=_digests(answers),
         asked=_asked(answers),
@@ -161,15 +168,18 @@ def _counts(scored: int, details: Mapping[QuestionKey, Mapping[str, Any]], recor
     known = {name: count for name, count in recorded.items() if type(count) is int}
     statuses = [verdict["status"] for row in details.values() for verdict in row["verdicts"]]
     outcomes = [row["status"] for row in details.values()]
-    answers, unscorable, stale = known.get("answers"), known.get("unscorable"), known.get("stale")
+    answers, unscorable = known.get("answers"), known.get("unscorable")
+    stale, outdated = known.get("stale"), known.get("outdated")
+    current = scored - (stale or 0) - (outdated or 0)
     return Counts(
         unreadable=statuses.count("unreadable") if details else None,
         failed=statuses.count("failed") if details else None,
         empty=known.get("empty", outcomes.count("empty") if details else None),
         errors=known.get("answers_with_error", outcomes.count("error") if details else None),
         unscorable=unscorable,
-        not_judged=None if answers is None else max(0, answers - (unscorable or 0) - (scored - (stale or 0))),
+        not_judged=None if answers is None else max(0, answers - (unscorable or 0) - current),
         stale=stale,
+        outdated=outdated,
         without_details=scored - len(details),
     )
 
@@ -197,7 +207,8 @@ def _asked(answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The settings with which the answers were generated, as far as they are known for each answers file."""
     found: dict[str, list[str]] = {}
     for item in answers:
-        for name, value in _mapping(item.get("settings")).items():
+        known = {**_mapping(item.get("settings")), **{name: item[name] for name in ("shrunk",) if name in item}}
+        for name, value in known.items():
             found.setdefault(name, []).append(json.dumps(value, ensure_ascii=False, sort_keys=True))
     return {name: ", ".join(sorted(set(v))) for name, v in found.items() if len(v) == len(answers)}
 
@@ -250,12 +261,17 @@ def summary_lines(run: Run) -> list[str]:
     spread = "one chat: no interval" if chats == 1 else f"95 % interval by {chats} chats"
     lines += [f"(score · {spread} · half points kept · bar from 0 to 1)", "", *counts_lines(run)]
     lines += [shortened(f"model: {run.name}", WIDTH), shortened(f"judge: {run.judge}", WIDTH)]
-    return lines + ([MIXED] if run.mixed_settings else [])
+    return lines + mixed_lines(run)
+
+
+def mixed_lines(run: Run) -> list[str]:
+    """What the number is not: of one judge, of one model; one line each."""
+    return [line for line, said in ((MIXED_ANSWERS, run.mixed_answers), (MIXED, run.mixed_settings)) if said]
 
 
 def ordering_of(run: Run) -> str:
     """The mode of event_ordering for people; empty where it is not known and no score depends on it."""
-    words = {"mixed": "partly tau, partly strict", "unknown": "mode unknown"}
+    words = {"mixed": "partly tau", "unknown": "mode unknown"}
     scored = any(ability == ORDERING_ABILITY for _, ability, _ in run.scores)
     return "" if run.ordering == "unknown" and not scored else words.get(run.ordering, run.ordering)
 
@@ -272,11 +288,15 @@ def counts_lines(run: Run) -> list[str]:
     }
     if counts.unscorable:
         named["questions without a criterion, not scored"] = counts.unscorable
+    if counts.outdated:
+        named["scores of answers that have changed since"] = counts.outdated
     if counts.stale:
         named["scores of questions that are not in the answers"] = counts.stale
     lines = [f"{name}: {'unknown' if count is None else count}" for name, count in named.items()]
     if 0 < counts.without_details < len(run.scores):
         lines.append(f"scored questions without details: {counts.without_details}")
+    if run.shrunk:
+        lines.append(f"chats cut further to fit the endpoint: {run.shrunk}")
     return lines
 
 

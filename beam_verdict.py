@@ -5,7 +5,7 @@ The steps, of which the first that finds a score decides, also when what it find
 
 1. the whole reply as JSON;
 2. if it is none: what follows the last </think>; a <think> that stays open is unreadable;
-3. the last fenced block, unless all of it is braced like one object, which then may quote the block;
+3. the last fenced block, unless it stands within braces: then an object may quote it;
 4. the last complete JSON object that carries a score, itself or exactly one object in it;
 5. "score: X" in prose or near-JSON, if all mentions agree and the length limit did not cut the reply.
 
@@ -55,6 +55,7 @@ _OBJECT_START = re.compile(r'\{\s*+["}]')
 _OPEN_THINK = re.compile(r"<think(?:ing)?\s*>", re.IGNORECASE)
 _CLOSE_THINK = re.compile(r"</think(?:ing)?\s*>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})(.*)$", re.MULTILINE)
+_BRACE = re.compile("[{}]")
 _LANGUAGE_TAG = re.compile(r"[ \t]*[\w.+-]*")
 _NUMERIC_TEXT = re.compile(
     r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)(?:\s*(?:/|out\s+of)\s*1(?:\.0*)?)?\s*", re.IGNORECASE
@@ -136,14 +137,15 @@ def _verdict(reply: str, finish_reason: str | None, key: str) -> JsonObject:
         found = _carrier(value, key)
     else:
         objects = _complete_objects(text)
-        in_object = text.startswith("{") and text.endswith("}")  # then a fenced block is perhaps quoted
-        found = None if in_object else _in_fence(text, key, was_cut)
-        found = found or _in_objects(text, objects, key, was_cut)
+        found = _in_fence(text, key, was_cut) or _in_objects(text, objects, key, was_cut)
+        beside = tuple(("", other.value) for other in objects)  # flags may be said outside the verdict
+        if found and not any(flag_name(name) for name, _ in found):
+            found += mentioned_flags(_outside(text, objects, 0)) + beside
         if found is None and not was_cut:
             loosely: Callable[[str], JsonObject | None] = prose_verdict if key == "score" else near_json_matches
             found = loosely(_outside(text, objects, 0))
-            if found and key == "score":  # flags may be in an object beside it
-                found += tuple(("", other.value) for other in objects)
+            if found and key == "score":
+                found += beside
     if found is None:
         raise _Unreadable
     return found
@@ -168,34 +170,50 @@ def _after_thinking(text: str) -> str:
 
 
 def _in_fence(text: str, key: str, was_cut: bool) -> JsonObject | None:
-    block = last_fenced_block(text)
-    if block is None:
+    place = last_fence(text)
+    if place is None:
         return None
+    opened: list[int] = []
+    _follow_braces(text, 0, place.start, opened)
+    if opened and _follow_braces(text, place.stop if place.stop < len(text) else place.start, len(text), []):
+        return None  # within braces: perhaps quoted
+    block = text[place]
     value = _json(block.strip())
     if value is not _NOT_JSON:
         return _carrier(value, key)
     return _in_objects(block, _complete_objects(block), key, was_cut)
 
 
-def last_fenced_block(text: str) -> str | None:
-    """The inside of the last ``` or ~~~ block, without a language tag; one that is not closed reaches to the end."""
+def last_fence(text: str) -> slice | None:
+    """Where the inside of the last ``` or ~~~ block is, without a language tag; one not closed reaches to the end."""
     block, opener, begin = None, "", 0
     for line in _FENCE.finditer(text):
         fence, rest = line[1], line[2].strip()
         if not opener and not (fence[0] == "`" and "`" in rest):  # ```x``` on one line opens nothing
-            opener, begin = fence, line.end(1)
+            opener, begin = fence, line.end(1) + len(_LANGUAGE_TAG.match(line[2])[0])  # type: ignore[index]
         elif opener and fence.startswith(opener) and not rest:
-            block, opener = text[begin : line.start()], ""
-    if opener:
-        block = text[begin:]
-    return None if block is None else _LANGUAGE_TAG.sub("", block, count=1)
+            block, opener = slice(begin, line.start()), ""
+    return slice(begin, len(text)) if opener else block
+
+
+def _follow_braces(text: str, begin: int, end: int, opened: list[int]) -> int:
+    """Keep in `opened` where the braces stand that are open; how many were closed that are not among them."""
+    closed = 0
+    for brace in _BRACE.finditer(text, begin, end):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened:
+            opened.pop()
+        else:
+            closed += 1
+    return closed
 
 
 def _complete_objects(text: str) -> list[_Found]:
     """The outermost complete JSON objects, from left to right."""
     found: list[_Found] = []
     broken = reach = done = work = 0  # the last broken object begins at `broken` and is JSON up to `reach`
-    outer: int | None = None
+    opened: list[int] = []
     rest, base = text, 0  # a decoding error counts the lines before it, so what lies far behind is cut off
     start = _OBJECT_START.search(text)
     while start:
@@ -214,8 +232,8 @@ def _complete_objects(text: str) -> list[_Found]:
         except RecursionError:
             raise _Unreadable from None
         else:
-            opened, closed = text.rfind("{", done, position), text.rfind("}", done, position)
-            outer = broken if position < reach else opened if opened > closed else outer if closed < 0 else None
+            _follow_braces(text, done, position, opened)
+            outer = broken if position < reach else opened[0] if opened else None
             found.append(_Found(position, end, value, outer))
             done = end
         if work > _MOST_RESCANS * len(text):
@@ -241,7 +259,8 @@ def _in_objects(text: str, objects: Sequence[_Found], key: str, was_cut: bool) -
         raise _Unreadable  # what is around it or after it might have gone on with another one
     around, is_quoted = "", False
     is_value = bool(_KEY_BEFORE.search(text[max(0, start - _LONGEST_KEY) : start]))
-    if outer is not None and (is_value or "}" in rest or '"' in rest):  # else what is around it is a draft, broken off
+    is_draft = text[:start].rstrip(" \t").endswith("\n") and "}" not in rest and '"' not in rest  # broken off before it
+    if outer is not None and (is_value or not is_draft):
         if any(other.outer == outer and _counting(text, other, key) for other in objects[:index]):
             raise _Unreadable  # two in one object
         around = _outside(text, objects, outer)

@@ -82,8 +82,10 @@ def run(command: list[str]) -> None:
 
 
 def show_first_answer(answers: Path) -> None:
+    """Prints the answer to the first question: the file holds them in the order in which they came."""
     with answers.open(encoding="utf-8") as lines:
-        row = json.loads(next(lines))
+        rows = [json.loads(line) for line in lines]
+    row = min(rows, key=lambda row: (row["chat_id"], row["question_type"], row["question_index"]))
     print(f"\nThe first answer, shortened:\n{json.dumps(shortened(row), ensure_ascii=False, indent=2)}", flush=True)
 
 

@@ -23,6 +23,7 @@ import argparse
 import hashlib
 import json
 import math
+import queue
 import selectors
 import signal
 import socket
@@ -375,12 +376,12 @@ def main(argv: list[str] | None = None) -> int:
         endpoint = ScriptedEndpoint(port=args.port, host=args.host, delay=args.delay, keep_bodies=False)
     except (OSError, OverflowError) as problem:
         parser.error(f"cannot listen on {args.host}, port {args.port}: {problem}")
-    stop = threading.Event()
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()  # an Event set by a handler within its own wait() hangs
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: ended.put(None))
     with endpoint:
         print(f"{endpoint.base_url}\n{STAND_IN}\nCtrl-C ends it.", flush=True)
-        stop.wait()
+        ended.get()
     return 0
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from scripted_endpoint import ScriptedEndpoint
 
@@ -25,6 +26,8 @@ PATIENCE = 60  # seconds after which a stuck run of a program fails its test
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: what we start shall hear of it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 LAUNCHER = Path(__file__).with_name("launcher.py")
+# The same examples in every run and no limit of time on one; --hypothesis-profile=default looks for new ones.
+hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)

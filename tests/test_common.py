@@ -279,7 +279,7 @@ def test_what_may_change_may_change(tmp_path: Path) -> None:
 
 def test_allow_mixed_is_recorded_for_good(tmp_path: Path) -> None:
     path = tmp_path / "answers.run.json"
-    bind(path, settings_of())
+    bind(path, settings_of(), binding=False)
     bind(path, settings_of(model="n"), allow_mixed=True)
     bind(path, settings_of(model="n"))
     content = load_sidecar(path)
@@ -288,6 +288,22 @@ def test_allow_mixed_is_recorded_for_good(tmp_path: Path) -> None:
     assert [mixed["settings"]["model"] for mixed in content["mixed_with"]] == ["m"]
     bind(path, settings_of(), allow_mixed=True)
     assert [mixed["settings"]["model"] for mixed in load_sidecar(path)["mixed_with"]] == ["m", "n"]  # type: ignore[index]
+
+
+def test_rows_without_a_record_are_of_unknown_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever made them: what this run would use is noted only where it adds rows, and beside them."""
+    path = tmp_path / "answers.run.json"
+    bind(path, settings_of(), adds=False)
+    content = load_sidecar(path)
+    assert content is not None
+    assert (content["settings"], content["data"], "mixed_with" in content) == ({}, {}, False)
+    assert "no record of its settings (answers.run.json)" in capsys.readouterr().err
+    bind(path, settings_of())
+    bind(path, settings_of())
+    content = load_sidecar(path)
+    assert content is not None
+    assert (content["settings"]["model"], content["mixed_with"]) == ("m", [{"settings": {}, "data": {}}])
+    assert capsys.readouterr().err.count("no record") == 1
 
 
 @pytest.mark.parametrize(

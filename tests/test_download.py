@@ -122,11 +122,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.mirror.held.set()
             self.mirror.release.wait(30)
         elif fault == "stall":
-            self.mirror.release.wait(3)
+            self.mirror.release.wait(30)
         elif fault == "trickle":
-            for byte in body[half : half + 40]:
+            for byte in body[half:]:  # until the client leaves
                 self.wfile.write(bytes([byte]))
-                time.sleep(0.05)
+                if self.mirror.release.wait(0.05):
+                    break
         self.close_connection = True
 
     def range_of(self, content: bytes, asked: str) -> dict[str, str]:
@@ -368,8 +369,8 @@ def test_fault(
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
-        pytest.param("stall", "no byte for 0.5 s", id="stalled"),
-        pytest.param("trickle", "bytes in 0.5 s", id="so slow that it counts as stalled"),
+        pytest.param("stall", "no byte for 2 s", id="stalled"),
+        pytest.param("trickle", "bytes in 2 s", id="so slow that it counts as stalled"),
     ],
 )
 def test_slow_server(
@@ -381,10 +382,10 @@ def test_slow_server(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(beam_download, "READ_TIMEOUT", 0.5)
+    monkeypatch.setattr(beam_download, "READ_TIMEOUT", 2.0)  # more than a busy machine takes for the first half
     monkeypatch.setattr(beam_download, "SLOWEST", 10**7)
     mirror.faults[CHAT] = [fault]
-    fetch_all(RELEASE, mirror.url, tmp_path, allow_missing=False)
+    fetch_all(RELEASE[:1], mirror.url, tmp_path, allow_missing=False)
     assert (tmp_path / CHAT).read_bytes() == SMALL[CHAT]
     assert mirror.asked(CHAT)[1].startswith("bytes="), "it went on where it was"
     assert named in capsys.readouterr().err
@@ -398,11 +399,11 @@ def test_headers_that_drip(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The silence between two bytes stays short, so only a bound on the whole wait ends it."""
-    monkeypatch.setattr(beam_download, "ANSWER_TIMEOUT", 0.3)
+    monkeypatch.setattr(beam_download, "ANSWER_TIMEOUT", 1.0)
     mirror.faults[CHAT] = ["dripping headers"]
     fetch_all(RELEASE[:1], mirror.url, tmp_path, allow_missing=False)
     assert (tmp_path / CHAT).read_bytes() == SMALL[CHAT]
-    assert f"{CHAT}: no reply within 0.3 s; attempt 2 of 6" in capsys.readouterr().err
+    assert f"{CHAT}: no reply within 1 s; attempt 2 of 6" in capsys.readouterr().err
 
 
 def test_a_wait_that_the_server_names(mirror: Mirror, tmp_path: Path, waits: list[float]) -> None:
@@ -450,7 +451,7 @@ def test_nobody_listens(tmp_path: Path, waits: list[float]) -> None:
 def test_not_there(mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mirror.faults[CHAT] = ["404", "404"]
     with pytest.raises(UsageError, match=f"{CHAT}: HTTP 404.*--allow-missing"):
-        fetch_all(RELEASE, mirror.url, tmp_path, allow_missing=False)
+        fetch_all(RELEASE[:1], mirror.url, tmp_path, allow_missing=False)  # alone: no other thread outlives the error
     fetch_all(RELEASE, mirror.url, tmp_path, allow_missing=True)
     assert names(tmp_path) == {file.path for file in RELEASE} - {CHAT}
     assert f"warning: HTTP 404, the server does not have {CHAT}; left out" in capsys.readouterr().err
@@ -614,10 +615,11 @@ def test_missing_on_the_server(
     mirror: Mirror, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mirror.faults[CHAT] = ["404", "404"]
-    arguments = ["--mirror", mirror.url, "--out-dir", str(tmp_path / "data")]
-    assert prepare_data.main(arguments) == 2
+    arguments = ["--mirror", mirror.url, "--out-dir"]
+    assert prepare_data.main([*arguments, str(tmp_path / "data")]) == 2
     assert not list((tmp_path / "data").glob("beam_*"))
-    assert prepare_data.main([*arguments, "--allow-missing"]) == 0
+    # Another folder: in this process, threads of the first run may still be writing into theirs.
+    assert prepare_data.main([*arguments, str(tmp_path / "other"), "--allow-missing"]) == 0
     captured = capsys.readouterr()
     assert "1 chat, 6 messages" in captured.out
     assert captured.err.count("error: ") == 1

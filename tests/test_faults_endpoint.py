@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import socket
 import threading
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import launcher
@@ -94,6 +96,30 @@ def judged(request: Recorded) -> str:
     found = re.search(r"\d+\.\d+\?", question_of(request))
     assert found
     return found.group()
+
+
+def done_by_the_run(monkeypatch: pytest.MonkeyPatch, method: str) -> threading.Event:
+    """Set once the run has done this for the first time: for an endpoint that must not outrun it."""
+    done, original = threading.Event(), getattr(beam_run.Run, method)
+
+    def noticed(run: beam_run.Run, *args: Any, **kwargs: Any) -> None:
+        original(run, *args, **kwargs)
+        done.set()
+
+    monkeypatch.setattr(beam_run.Run, method, noticed)
+    return done
+
+
+@pytest.fixture
+def closed_port() -> Iterator[socket.socket]:
+    """Bound to a port of its own, which refuses connections and which no other test can be given meanwhile."""
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        yield port
+
+
+def url_of(port: socket.socket) -> str:
+    return "http://{}:{}/v1".format(*port.getsockname())
 
 
 CUT = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
@@ -190,9 +216,19 @@ def test_judge_tries_again(answer: Answer, endpoint: Serve, tmp_path: Path, run_
     assert "Traceback" not in ran.err
 
 
-def test_09_page_of_a_gateway_is_one_short_line(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
-    server = endpoint(always(status(504, PAGE * 50, content_type="text/html")))
-    ran = run_generate(make_pair(chats=1, questions=2), server.base_url, "--max-retries", "3", "--concurrency", "1")
+def test_09_page_of_a_gateway_is_one_short_line(
+    endpoint: Serve, make_pair: MakePair, run_generate: Generate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = done_by_the_run(monkeypatch, "_try_again")
+    page = always(status(504, PAGE * 50, content_type="text/html"), "2.0?")
+
+    def script(request: Recorded) -> Answer | None:
+        if question_of(request) == "1.0?":  # in flight until 2.0 has failed, then 1.1 shows that the endpoint is up
+            assert heard.wait(PATIENCE)
+        return page(request)
+
+    flags = ["--max-retries", "3", "--open-chats", "3", "--limit", "3"]
+    ran = run_generate(make_pair(chats=2, questions=2), endpoint(script).base_url, *flags)
     assert ran.rc == 0
     assert ran.errors == ["HTTP 504: an HTML page"]
     tried_again, recorded = (line for line in ran.err.splitlines() if "504" in line)
@@ -201,28 +237,26 @@ def test_09_page_of_a_gateway_is_one_short_line(endpoint: Serve, make_pair: Make
     assert "portal" not in ran.err + str(ran.rows)
 
 
-def test_10_refused_connections(make_pair: MakePair, run_generate: Generate) -> None:
-    with ScriptedEndpoint() as gone:
-        pass
-    ran = run_generate(make_pair(chats=1, questions=1), gone.base_url, "--max-retries", "3")
+def test_10_refused_connections(closed_port: socket.socket, make_pair: MakePair, run_generate: Generate) -> None:
+    ran = run_generate(make_pair(chats=1, questions=1), url_of(closed_port), "--max-retries", "3")
     assert ran.rc == 0
     assert len(ran.errors) == 1
     assert "no connection" in ran.errors[0]
 
 
-def test_39_endpoint_that_starts_later(make_pair: MakePair, run_generate: Generate) -> None:
-    with ScriptedEndpoint() as gone:
-        _, port = gone.server_address[:2]
+def test_39_endpoint_that_starts_later(closed_port: socket.socket, make_pair: MakePair, run_generate: Generate) -> None:
+    url, number = url_of(closed_port), closed_port.getsockname()[1]
     late: list[ScriptedEndpoint] = []
 
     def start() -> None:
-        late.append(ScriptedEndpoint(at_first(status(503, failing(503, "Loading model")), times=3), port=int(port)))
+        closed_port.close()
+        late.append(ScriptedEndpoint(at_first(status(503, failing(503, "Loading model")), times=3), port=number))
         late[0].__enter__()
 
     timer = threading.Timer(0.3, start)
     timer.start()
     try:
-        ran = run_generate(make_pair(chats=1, questions=2), gone.base_url, "--max-retries", "100")
+        ran = run_generate(make_pair(chats=1, questions=2), url, "--max-retries", "100")
     finally:
         timer.join()
         late[0].__exit__(None, None, None)
@@ -406,19 +440,26 @@ def test_named_waits(
     assert not ran.errors
     first, *others = server.requests
     assert first.answered
+    since = first.answered if limited.date is None else first.received  # a date is written before the answer goes out
     for request in others:  # all requests wait, those of other questions too
-        assert request.received - first.answered >= limited.least
+        assert request.received - since >= limited.least
 
 
-def test_05_a_wait_holds_back_every_chat(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
+def test_05_a_wait_holds_back_every_chat(
+    endpoint: Serve, make_pair: MakePair, run_generate: Generate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = threading.Barrier(2)  # so that both openers are in flight when the first is limited
+    heard = done_by_the_run(monkeypatch, "_try_again")
 
     def script(request: Recorded) -> Answer | None:
         if request.number < 2:
             both.wait(PATIENCE)
         if request.number == 0:
             return status(429, failing(), {"retry-after-ms": "600"})
-        return after(0.2, say("late")) if request.number == 1 else None
+        if request.number == 1:
+            assert heard.wait(PATIENCE)
+            return say("late")
+        return None
 
     server = endpoint(script)
     ran = run_generate(make_pair(chats=3, questions=2), server.base_url)
@@ -575,20 +616,19 @@ def test_judge_stops_at_once(
     ],
 )
 def test_stops_in_the_middle_let_requests_in_flight_finish(
-    answer: Answer, endpoint: Serve, make_pair: MakePair, run_generate: Generate
+    answer: Answer, endpoint: Serve, make_pair: MakePair, run_generate: Generate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = threading.Event()
+    stopped = done_by_the_run(monkeypatch, "stop")
 
     def script(request: Recorded) -> Answer | None:
         match question_of(request):
             case "1.0?":
                 return say("opened")
             case "1.1?":
-                assert refused.wait(PATIENCE)
-                return after(0.3, say("late"))
+                assert stopped.wait(PATIENCE)
+                return say("late")
             case "1.2?":
                 assert server.wait_until(lambda: "1.1?" in asked(server), PATIENCE)
-                refused.set()
                 return answer
         return say("never asked")
 
@@ -802,21 +842,22 @@ def test_question_that_never_answers(
     answer: Answer, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
     server = endpoint(always(answer, "1.1?"))
-    ran = run_generate(make_pair(chats=2, questions=3), server.base_url, "--timeout", "0.5", "--max-retries", "2")
+    ran = run_generate(make_pair(chats=2, questions=3), server.base_url, "--timeout", "1", "--max-retries", "2")
     assert ran.rc == 0
     assert len(ran.rows) == 6
     assert len(ran.errors) == 1
-    assert "0.5 s" in ran.errors[0]
+    assert "silent for 1 s" in ran.errors[0]
     assert asked(server).count("1.1?") in (2, 4)
 
 
 def test_11_endpoint_slower_than_the_timeout(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
     server = endpoint(lambda request: after(5, say("too late")))
     ran = run_generate(
-        make_pair(chats=2, questions=2), server.base_url, "--timeout", "0.2", "--max-retries", "2", "--no-stream"
+        make_pair(chats=2, questions=2), server.base_url, "--timeout", "0.6", "--max-retries", "2", "--no-stream"
     )
     assert ran.rc == 0
     assert len(ran.errors) == 4
+    assert server.wait_until(lambda: len(server.requests) >= 8)  # the last may be read when its client has left
     assert len(server.requests) == 8
     assert "Traceback" not in ran.err
 
@@ -839,8 +880,8 @@ def padded(seconds: float, step: bytes) -> Iterator[bytes]:
 def test_signs_of_life_longer_than_the_timeout(
     step: bytes, last: bytes, flag: str, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
-    server = endpoint(lambda request: pieces([*padded(1.0, step), last], pause=0.1))
-    ran = run_generate(make_pair(), server.base_url, "--timeout", "0.8", flag)
+    server = endpoint(lambda request: pieces([*padded(1.3, step), last], pause=0.1))
+    ran = run_generate(make_pair(), server.base_url, "--timeout", "1", flag)
     assert [row["response"] for row in ran.rows] == ["abc"]
     assert len(server.requests) == 1
 
@@ -850,10 +891,10 @@ def test_signs_of_life_for_ever_are_bounded(
     step: bytes, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
     script = always(pieces(itertools.repeat(step), pause=0.05), "1.1?")
-    ran = run_generate(make_pair(questions=3), endpoint(script).base_url, "--timeout", "0.5", "--max-retries", "1")
+    ran = run_generate(make_pair(questions=3), endpoint(script).base_url, "--timeout", "0.8", "--max-retries", "1")
     assert ran.rc == 0
     assert len(ran.rows) == 3
-    assert ran.errors == ["no whole reply within 1.5 s"]
+    assert ran.errors == ["no whole reply within 2.4 s"]
 
 
 @pytest.mark.parametrize(
@@ -927,11 +968,11 @@ def test_bad_base_urls_are_said_before_anything_is_sent(url: str, make_pair: Mak
 
 
 def test_23_failure_names_the_proxy(
-    endpoint: Serve, make_pair: MakePair, run_generate: Generate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    closed_port: socket.socket, endpoint: Serve, make_pair: MakePair, run_generate: Generate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     server = endpoint()
-    with ScriptedEndpoint() as gone:
-        proxy = gone.base_url.removesuffix("/v1")
+    proxy = url_of(closed_port).removesuffix("/v1")
     monkeypatch.setenv("HTTP_PROXY", proxy)
     pair = make_pair()
     ran = run_generate(pair, server.base_url, "--max-retries", "1")
@@ -1027,7 +1068,7 @@ def test_order_followers_go_after_a_whole_reply(
 def test_order_while_a_failed_opener_waits_the_next_question_opens(
     flag: str, endpoint: Serve, make_pair: MakePair, run_generate: Generate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beam_run, "WAITS", replace(launcher.QUICK_WAITS, first=1.0, longest=1.0))
+    monkeypatch.setattr(beam_run, "WAITS", replace(launcher.QUICK_WAITS, first=2.0, longest=2.0))
 
     def script(request: Recorded) -> Answer | None:
         if request.number == 0:
@@ -1043,7 +1084,7 @@ def test_order_while_a_failed_opener_waits_the_next_question_opens(
     assert asked(server)[4] == "1.0?"
     failed, opener, *followers = server.requests
     assert opener.answered
-    assert followers[-1].received - (failed.answered or 0) >= 0.75  # the wait, less its jitter
+    assert followers[-1].received - (failed.answered or 0) >= 1.5  # the wait, less its jitter
     if flag == "--no-stream":
         assert all(request.received >= opener.answered for request in followers)
 
@@ -1051,8 +1092,18 @@ def test_order_while_a_failed_opener_waits_the_next_question_opens(
 def test_waiting_attempt_occupies_no_place(
     endpoint: Serve, make_pair: MakePair, run_generate: Generate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beam_run, "WAITS", replace(launcher.QUICK_WAITS, first=0.8, longest=0.8))
-    server = endpoint(at_first(status(503)))
+    monkeypatch.setattr(beam_run, "WAITS", replace(launcher.QUICK_WAITS, first=40.0, longest=40.0))
+    skipped = 0.0
+    monkeypatch.setattr(beam_run, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skipped))
+    fail_first = at_first(status(503))
+
+    def script(request: Recorded) -> Answer | None:
+        nonlocal skipped
+        if question_of(request) == "2.1?":
+            skipped = 40.0  # the wait is over, whatever time the others took
+        return fail_first(request)
+
+    server = endpoint(script)
     ran = run_generate(make_pair(chats=2, questions=2), server.base_url, "--concurrency", "1")
     assert asked(server) == ["1.0?", "1.1?", "2.0?", "2.1?", "1.0?"]
     assert named(ran.rows) == ["1.1?", "2.0?", "2.1?", "1.0?"]
@@ -1127,7 +1178,7 @@ def test_opener_that_fails_for_ever(
 ) -> None:
     server = endpoint(always(answer))
     ran = run_generate(
-        make_pair(chats=chats, questions=4), server.base_url, "--timeout", "0.5", "--max-retries", "2",
+        make_pair(chats=chats, questions=4), server.base_url, "--timeout", "1", "--max-retries", "2",
         "--concurrency", "4", "--open-chats", "1",
     )  # fmt: skip
     assert ran.rc == 0
@@ -1147,9 +1198,19 @@ class Outage:
     start: int
     failures: int
     answer: Answer = status(503)  # noqa: RUF009 (it is frozen)
+    begins: threading.Event | None = None  # not before this
 
     def __call__(self, request: Recorded) -> Answer | None:
-        return self.answer if self.start <= request.number < self.start + self.failures else None
+        if not self.start <= request.number < self.start + self.failures:
+            return None
+        assert self.begins is None or self.begins.wait(PATIENCE)
+        return self.answer
+
+
+@pytest.fixture
+def first_saved(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once an answer is on the disk: what fails before may stop the run, as if nothing had been answered."""
+    return done_by_the_run(monkeypatch, "_count")
 
 
 @pytest.mark.parametrize("concurrency", ["1", "4", "16"])
@@ -1164,9 +1225,9 @@ class Outage:
 )
 def test_outage_costs_no_answer(
     chats: int, questions: int, start: int, failures: int, concurrency: str, endpoint: Serve, make_pair: MakePair,
-    run_generate: Generate,
+    run_generate: Generate, first_saved: threading.Event,
 ) -> None:  # fmt: skip
-    server = endpoint(Outage(start, failures))
+    server = endpoint(Outage(start, failures, begins=first_saved))
     ran = run_generate(
         make_pair(chats=chats, questions=questions), server.base_url, "--max-retries", "2", "--concurrency", concurrency
     )
@@ -1192,9 +1253,11 @@ def test_41_success_that_overtakes_the_last_failures(
     assert len(ran.rows) == 6
 
 
-def test_41_outage_costs_few_attempts(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
+def test_41_outage_costs_few_attempts(
+    endpoint: Serve, make_pair: MakePair, run_generate: Generate, first_saved: threading.Event
+) -> None:
     """Questions that were never sent wait for the end of an outage instead of using up their attempts in it."""
-    server = endpoint(Outage(5, 60))
+    server = endpoint(Outage(5, 60, begins=first_saved))
     ran = run_generate(make_pair(chats=4, questions=25), server.base_url, "--max-retries", "3", "--concurrency", "4")
     assert ran.rc == 0
     assert not ran.errors
@@ -1209,6 +1272,7 @@ def test_41_outage_that_lasts(
     make_pair: MakePair,
     run_generate: Generate,
     monkeypatch: pytest.MonkeyPatch,
+    first_saved: threading.Event,
 ) -> None:
     """Five times as long as the attempts of a question; what was sent before it is still answered while it has begun."""
     monkeypatch.setattr(beam_run, "WAITS", replace(launcher.QUICK_WAITS, first=0.2, longest=0.8))
@@ -1216,6 +1280,7 @@ def test_41_outage_that_lasts(
 
     def script(request: Recorded) -> Answer | None:
         if request.number >= 6:
+            assert first_saved.wait(PATIENCE)
             began.append(time.monotonic())
             if time.monotonic() - began[0] < 1.0:
                 return status(503)
@@ -1240,6 +1305,8 @@ def test_41_second_chances_open_their_chats_one_by_one(
         tried[question] += 1
         if question in ("1.1?", "1.2?", "1.3?", "2.1?", "2.2?") and tried[question] <= 2:
             return status(503)
+        if question == "2.0?":  # the first chat is sent as a whole before the other one: 2.4 is the last to be sent
+            assert server.wait_until(lambda: {f"1.{n}?" for n in range(5)} <= set(asked(server)), PATIENCE)
         if question == "2.4?":  # the last one to succeed
             assert server.wait_until(lambda: len(server.requests) >= 15, PATIENCE)
             return after(0.2, say("yes"))
@@ -1312,17 +1379,19 @@ def test_endpoint_that_never_answers(
 
 def test_41_never_answers_but_takes_requests(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
     server = endpoint(lambda request: hang())
-    flags = ["--max-retries", "2", "--timeout", "0.3", "--open-chats", "5"]
+    flags = ["--max-retries", "2", "--timeout", "0.6", "--open-chats", "5"]
     ran = run_generate(make_pair(chats=5, questions=4), server.base_url, *flags)
     assert ran.rc == 1
     assert len(ran.errors) == 10
+    assert server.wait_until(lambda: len(server.requests) >= 20)  # the last may be read when its client has left
     assert set(Counter(asked(server)).values()) == {2}
 
 
 def test_41_never_answers_with_a_question_a_chat(endpoint: Serve, make_pair: MakePair, run_generate: Generate) -> None:
     """No more chats are opened than would stop the run: ten are recorded, each after all its attempts."""
     server = endpoint(lambda request: status(503))
-    ran = run_generate(make_pair(chats=30, questions=1), server.base_url, "--max-retries", "3")
+    flags = ["--max-retries", "3", "--concurrency", "10"]  # more might be sent before the first has failed
+    ran = run_generate(make_pair(chats=30, questions=1), server.base_url, *flags)
     assert ran.rc == 1
     assert len(ran.rows) == len(ran.errors) == 10
     requests = Counter(asked(server))

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from typing import Any
 
 import pytest
 from conftest import Pair, Ran, answer_rows, question_rows, read_rows, write_lines
-from scripted_endpoint import Answer, Recorded, ScriptedEndpoint, after, question_of, raw, say, status
+from scripted_endpoint import Answer, Recorded, ScriptedEndpoint, after, hang, question_of, raw, say, status
+from test_faults_endpoint import done_by_the_run
 
 import beam_generate
 from beam_common import HERE, VERSION, AnswerRow
@@ -212,7 +214,7 @@ def test_an_empty_shard_is_no_error(run_generate: Generate, make_pair: MakePair)
     ran = run_generate(make_pair(2, 1), "http://127.0.0.1:9/v1", "--shard", "3/3")
     assert ran.rc == 0
     assert "empty" in ran.err
-    assert not ran.output.exists()
+    assert ran.output.read_bytes() == b""  # the judge can be given the files of all shards
 
 
 def test_limit_chats_and_types_select(run_generate: Generate, endpoint: Serve, make_pair: MakePair) -> None:
@@ -267,14 +269,17 @@ def test_retry_errors_asks_only_for_those_and_leaves_one_line_each(
 def test_sigterm_half_way_then_again_every_question_once(
     launch: Callable[..., subprocess.Popen[bytes]], endpoint: Serve, make_pair: MakePair, tmp_path: Path
 ) -> None:
-    pair, served = make_pair(3, 8), endpoint(lambda _: after(0.03, say("fine")))
+    again = threading.Event()  # until then the run does not get beyond its half
+    served = endpoint(lambda r: say("fine") if r.number < 12 or again.is_set() else hang())
+    pair = make_pair(3, 8)
     argv = ["--base-url", served.base_url, "--model", "m", "--api-key", "k", "--tokenizer", "", "--concurrency", "2"]
     argv += [*pair.flags, "--output", str(tmp_path / "a.jsonl")]
     process = launch("generate", *argv)
-    served.wait_until(lambda: len(served.requests) >= 12)
+    assert served.wait_until(lambda: len(served.requests) > 12)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 143
-    assert 0 < len(read_rows(tmp_path / "a.jsonl")) < 24
+    assert process.wait(30) == 143
+    assert 0 < len(read_rows(tmp_path / "a.jsonl")) <= 12
+    again.set()
     assert launch("generate", *argv).wait(30) == 0
     asked = [row["question"] for row in read_rows(tmp_path / "a.jsonl")]
     assert sorted(asked) == sorted(q["question"] for q in read_rows(pair.questions))
@@ -316,6 +321,22 @@ def test_overflow_shrinks_once_for_all_questions_of_the_chat(
     assert json.loads((ran.output.parent / "answers.run.json").read_text())["shrunk"]["1"] > 0
 
 
+def test_what_was_cut_is_on_record_before_an_answer_counts(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+) -> None:
+    pair, limit = make_pair(1, 2, rounds=100), too_long(1000)
+    recorded = []
+
+    def script(request: Recorded) -> Answer:
+        if read_rows(pair.chats.parent / "answers.jsonl"):
+            recorded.append(json.loads((pair.chats.parent / "answers.run.json").read_text()).get("shrunk"))
+        return limit(request)
+
+    ran = run_generate(pair, endpoint(script).base_url, "--on-overflow", "shrink", "--concurrency", "1")
+    assert [row["response"] for row in ran.rows] == ["fits", "fits"]
+    assert recorded == [json.loads((pair.chats.parent / "answers.run.json").read_text())["shrunk"]]
+
+
 def test_shrinking_ends_after_five_tries(run_generate: Generate, endpoint: Serve, make_pair: MakePair) -> None:
     refuse = status(400, body={"error": {"message": "prompt is too long", "code": "context_length_exceeded"}})
     served = endpoint(lambda _: refuse)
@@ -336,12 +357,18 @@ def test_a_resume_starts_where_the_history_was_cut_before(
 
 
 def test_nothing_is_asked_again_shrunk_once_the_run_has_stopped(
-    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stopped = done_by_the_run(monkeypatch, "stop")
+
     def script(request: Recorded) -> Answer:
         if question_of(request) == "1.0?":
             return say("opens")
-        return status(401) if question_of(request) == "1.1?" else after(0.3, too_long(10)(request))
+        if question_of(request) == "1.1?":
+            assert served.wait_until(lambda: len(served.requests) == 6)
+            return status(401)
+        assert stopped.wait(30)
+        return too_long(10)(request)
 
     served = endpoint(script)
     ran = run_generate(make_pair(1, 6, rounds=50), served.base_url, "--on-overflow", "shrink")
@@ -351,14 +378,20 @@ def test_nothing_is_asked_again_shrunk_once_the_run_has_stopped(
 
 
 def test_a_damaged_chat_met_on_the_way_lets_paid_requests_finish(
-    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import gzip
+
+    stopped = done_by_the_run(monkeypatch, "stop")
+
+    def script(_: Recorded) -> Answer:
+        assert stopped.wait(30)
+        return say("paid")
 
     pair = make_pair(2, 3)
     first, second = gzip.decompress(pair.chats.read_bytes()).splitlines(keepends=True)
     pair.chats.write_bytes(gzip.compress(first + second.replace(b'"content"', b'"kontent"')))
-    served = endpoint(lambda _: after(0.2, say("paid")))
+    served = endpoint(script)
     ran = run_generate(pair, served.base_url)
     assert ran.rc == 2
     assert "line 2" in ran.err

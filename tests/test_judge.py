@@ -753,6 +753,70 @@ def test_answers_of_two_models_get_no_common_score(bench: Bench) -> None:
     assert (mixed.rc, len(mixed.rows)) == (0, 2)
 
 
+def test_answers_of_two_models_in_one_file_are_named(bench: Bench) -> None:
+    """Made with --allow-mixed, or begun in a file without a record."""
+    path = write_lines(bench.folder / "answers.jsonl", [answer("yes"), answer("yes", index=1)])
+    run = {
+        "settings": {"model": "b"},
+        "mixed_with": [{"settings": {"model": "a"}}, {"settings": {}}],
+        "shrunk": {"1": 4},
+    }
+    path.with_suffix(".run.json").write_text(json.dumps(run))
+    ran = bench(path)
+    assert "\nmodel: a + b\n" in ran.out
+    assert "A part was answered with other settings or unknown ones" in ran.out
+    assert counts_of(ran)["chats cut further to fit the endpoint"] == "1"
+
+
+def test_a_question_with_two_rubrics_is_refused(bench: Bench) -> None:
+    one = write_lines(bench.folder / "one.jsonl", [answer("yes")])
+    other = write_lines(bench.folder / "other.jsonl", [answer("no")])
+    ran = bench(one, "--answers", str(one), str(other))
+    assert (ran.rc, bench.requests) == (2, [])
+    assert "another rubric in" in ran.err
+
+
+def test_scores_of_another_tool_are_no_scores_of_this_judge(bench: Bench) -> None:
+    rows = [answer("yes"), answer("yes", index=1)]
+    key = {"chat_id": "1", "question_type": "information_extraction"}
+    write_lines(bench.folder / "scores.jsonl", [{**key, "question_index": n, "score": 1.0} for n in (0, 1)])
+    ran = bench(rows)
+    assert (ran.rc, bench.requests) == (0, [])
+    assert "judge: unknown" in ran.out
+    more = bench([*rows, answer("yes", index=2)])
+    assert (more.rc, len(bench.requests)) == (0, 1)
+    assert "A part was judged with other settings or unknown ones" in more.out
+
+
+def test_scores_of_answers_that_have_changed_are_not_passed_off_as_judged(bench: Bench) -> None:
+    """Errors that were answered since: until they are judged again, their 0 is of an answer that is not there any more."""
+    failed = [answer("yes", index=n, response="", error="HTTP 500") for n in range(4)]
+    assert counts_of(bench(failed))["answers not judged yet"] == "0"
+    answered = [answer("yes", index=n) for n in range(4)]
+    ran = bench(answered, "--limit", "1")
+    for shown in (counts_of(ran), counts_of(bench(answered, "--limit", "1"))):
+        assert (shown["answers not judged yet"], shown["scores of answers that have changed since"]) == ("3", "3")
+    whole = bench(answered)
+    assert counts_of(whole)["answers not judged yet"] == "0"
+    assert "changed since" not in whole.out
+    assert "outdated" not in sidecar_of(whole)["counts"]
+
+
+def test_paid_verdicts_are_kept_when_the_answers_file_goes(bench: Bench) -> None:
+    path = bench.folder / "answers.jsonl"
+
+    def script(request: Recorded) -> Answer | None:
+        if sections(request)["criterion"] == "quota":
+            path.unlink(missing_ok=True)
+            return status(503)
+        return by_words(request)
+
+    stopped = bench([answer("yes", "quota"), answer("yes", index=1)], "--concurrency", "1", script=script)
+    assert (stopped.rc, stopped.err.count("answers left to judge")) == (2, 1)
+    (partial,) = details_of(stopped)
+    assert (partial["status"], statuses_of(partial)) == ("partial", ["scored", "pending"])
+
+
 def test_scores_of_questions_that_are_not_in_the_answers_any_more_are_said(bench: Bench) -> None:
     bench(answers_of(*(["yes"] for _ in range(4))))
     ran = bench([answer("yes", index=n) for n in (7, 8, 9)], "--limit", "1")
@@ -1178,7 +1242,8 @@ def test_mixed_settings_are_accepted_on_request_and_said(bench: Bench) -> None:
     ran = bench(rows, "--judge-model", "other", "--allow-mixed")
     assert (ran.rc, len(bench.requests), len(ran.rows)) == (0, 1, 2)
     assert [earlier["settings"]["judge_model"] for earlier in sidecar_of(ran)["mixed_with"]] == ["j"]
-    assert "The settings changed on the way" in ran.out
+    assert "judge_model (recorded j, now other)" in ran.err
+    assert "A part was judged with other settings" in ran.out
 
 
 def test_other_settings_that_judged_nothing_are_not_recorded(bench: Bench) -> None:
@@ -1189,7 +1254,7 @@ def test_other_settings_that_judged_nothing_are_not_recorded(bench: Bench) -> No
     assert (ran.rc, bench.requests, ran.out) == (0, [], first.out)
     assert ran.output.with_suffix(".run.json").read_bytes() == before
     empty = bench([*rows, answer("yes", index=2, response="")], "--judge-model", "other", "--allow-mixed")
-    assert "The settings changed on the way" in empty.out  # its row is of this run
+    assert "A part was judged with other settings" in empty.out  # its row is of this run
 
 
 @pytest.mark.parametrize(
@@ -1327,6 +1392,7 @@ def test_changing_the_mode_asks_for_the_ordering_questions_only(bench: Bench) ->
     for mode, score in (("tau", (1 / 3 + 1) / 2), ("strict", 1.0)):
         ran = bench(rows, "--event-ordering", mode, script=script)
         assert ran.rc == 0
+        assert f"--event-ordering {mode}: event_ordering was scored as" in ran.err
         assert bench.asked == [("event_ordering/0", "1. a\n2. b\n3. c")]
         assert scores_of(ran) == {**rest, ("event_ordering", 0): pytest.approx(score)}
         assert [line for line in details_of(ran) if line["question_type"] != "event_ordering"] == kept
@@ -1365,7 +1431,7 @@ def test_a_stopped_change_of_the_mode_is_said_and_goes_on(bench: Bench, details:
         first.output.with_suffix(".details.jsonl").unlink()
     stopped = bench(rows, *TAU_STOPS_AT_THE_SECOND, script=second_refused)
     assert (stopped.rc, scores_of(stopped)) == (1, {("event_ordering", 0): 0.0, ("event_ordering", 1): 1.0})
-    assert title_of(stopped) == "event_ordering: partly tau, partly strict"
+    assert title_of(stopped) == "event_ordering: partly tau"
     assert sidecar_of(stopped)["settings"]["event_ordering"] == "mixed"
     ran = bench(rows, "--event-ordering", "tau", script=aligned(2, 1))
     assert (ran.rc, [question for question, _ in bench.asked]) == (0, ["event_ordering/1"])
@@ -1433,6 +1499,8 @@ def test_what_the_sidecar_records(bench: Bench) -> None:
             "model": "m",
             "base_url": "http://model/v1",
             "settings": {"temperature": 0.7},
+            "mixed_with": [],
+            "shrunk": {},
             "data": data,
             "selected": 7,
             "shard": None,

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import quickstart
+from conftest import write_lines
 
 import prepare_data
 from beam_common import ABILITIES, DATA_DIR, HERE
@@ -106,3 +108,12 @@ def test_the_quick_start_shows_answers_scores_and_a_summary(tmp_path: Path) -> N
     assert len({mean for _, mean in means}) >= 4
     assert any(0 < float(mean) < 1 for _, mean in means)
     assert len((tmp_path / "run" / "answers.jsonl").read_text("utf-8").splitlines()) == 60
+
+
+def test_the_quick_start_shows_the_same_answer_whichever_came_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [("1", "abstention", 1), ("2", "abstention", 0), ("1", "abstention", 0), ("1", "summarization", 0)]
+    rows = [dict(zip(("chat_id", "question_type", "question_index"), key, strict=True)) for key in keys]
+    quickstart.show_first_answer(write_lines(tmp_path / "answers.jsonl", rows))
+    assert json.loads(capsys.readouterr().out.partition(":")[2]) == rows[2]

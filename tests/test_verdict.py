@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_tau import kendall_tau_b, one_to_one, tau_score
-from beam_verdict import cut, last_fenced_block, question_score, read_alignment, read_ordering, read_score
+from beam_verdict import cut, last_fence, question_score, read_alignment, read_ordering, read_score
 
 CASES = Path(
     os.environ.get("BEAM_CASES") or Path(__file__).resolve().parents[2] / "shared" / "cases" / "judge_replies.jsonl"
@@ -185,6 +185,13 @@ def test_thinking_is_not_the_verdict(reply: str, level: float | None) -> None:
         ("inner-fence-in-reason", '```json\n{"score": 1, "reason": "```py\\nx\\n``` ran"}\n```', 1.0),
         ("raw-inner-fence-in-reason", '```json\n{"score": 1, "reason": "uses ```py\nx\n``` well"}\n```', 1.0),
         ("object-around-it", 'I say {"score": 1, "reason": "it used\n```\n{}\n```\nin vain"} .', 1.0),
+        (
+            "quoted-with-prose-before",
+            'Verdict:\n{"reason": "says\n```\n{"score": 1}\n```\nonly", "verdict": 0.0}',
+            None,
+        ),
+        ("quoted-with-prose-after", '{"score": 0, "reason": "says\n```\n{"score": 1}\n```\nonly"}\nDone.', None),
+        ("after-an-open-brace-in-prose", 'A set is {a, b.\n```json\n{"score": 0.5}\n```', 0.5),
         ("quoted-in-a-broken-object", '{"reason": "says\n```\n{"score": 1}\n```\nonly", "verdict": 0.0}', None),
         ("prose-score-in-it", "```\nScore: 0.5\n```", 0.5),
         ("two-levels-below-in-it", '```json\n{"a": {"b": {"score": 1}}}\n```', None),
@@ -207,7 +214,8 @@ def test_fenced_blocks(reply: str, level: float | None) -> None:
     ),
 )
 def test_the_last_fenced_block(text: str, block: str | None) -> None:
-    assert last_fenced_block(text) == block
+    place = last_fence(text)
+    assert (text[place] if place else None) == block
 
 
 # ---- objects among other text ----
@@ -284,6 +292,8 @@ def test_the_last_fenced_block(text: str, block: str | None) -> None:
         ("two-behind-a-quotation", '{"reason": "said "no" once", "a": {"score": 0.0}, "b": {"score": 1.0}}', None),
         ("another-begun-in-a-list", '[{"score": 1.0}, {"criterion": "pla', None),
         ("two-in-a-list-in-a-broken-one", '{"verdicts": [{"score": 1.0}, {"score": 1.0}],}', None),
+        ("quoted-after-braces-in-single-quotes", "{'score': 0.0, 'reason': 'it wrote {x} {\"score\": 1.0}'}", None),
+        ("quoted-and-broken-off", '{"score": 0.0, "reason": "it wrote {"score": 1.0}', None),
         ("draft-broken-off-and-prose-after", '{"score": 0, "reason": "no\nWait.\n{"score": 1}\nDone.', 1.0),
     ),
 )
@@ -424,6 +434,8 @@ def test_near_json(reply: str, level: float | None) -> None:
         ("bold-over-one", "Score: **1.0** / 1.0", 1.0),
         ("bold-over-five", "Score: **1.0** / 5", None),
         ("out-of-one", "Score: 0.5 out of 1", 0.5),
+        ("of-two-parts", "Score: 1.0 for the date, 0.0 for the place", None),
+        ("with-another-level-in-the-next-sentence", "Score: 0.5. For 1.0 the place is missing.", 0.5),
         ("points-out-of-one", "Score: 1 point out of 1", 1.0),
         ("two-agree", "Score: 1. As said, the score: 1.0", 1.0),
         ("two-differ", "Score: 1.0? Rather score: 0.5", None),
@@ -586,6 +598,12 @@ def test_mentions_that_are_the_verdict(reply: str, level: float) -> None:
         *(
             "1, on a scale of 1 to 10",
             "1 out of three",
+            "1 in 5",
+            "1 over 5",
+            "1 from 5",
+            "1 (5 is the maximum)",
+            "1, where 10 is best",
+            "0.5... no, 1.0",
             "1, out of 10",
             "1 point of three",
             "1 (0-10)",
@@ -821,6 +839,17 @@ def ordering(score: str, **flags: str) -> str:
         ("not-all-present", "Not all present: true\nOrder correct: true\nScore: 0", 0.0),
         ("near-json-flag-in-reason", "{'score': 1, 'explanation': 'order_correct: false at first'}", 1.0),
         ("prose-alone", "Score: 1", 1.0),
+        ("flags-in-sentences", "all_present is false, order_correct is true, score: 1", None),
+        ("flags-in-sentences-agreeing", "all_present is true, order_correct is true, score: 1", 1.0),
+        ("flags-in-prose-before-the-object", 'all_present: false\norder_correct: true\n{"score": 1.0}', None),
+        ("flags-in-prose-agreeing", 'all_present: true\norder_correct: true\n{"score": 1.0}', 1.0),
+        ("flags-in-prose-before-a-block", '**All present:** no\n```json\n{"score": 1.0}\n```', None),
+        ("flags-in-an-object-before-it", '{"all_present": false, "order_correct": true}\n{"score": 1.0}', None),
+        (
+            "flags-of-a-draft",
+            f"all_present: false? No.\n{ordering('1', all_present='true', order_correct='true')}",
+            1.0,
+        ),
         ("list", "[" + ordering("1", all_present="true", order_correct="true") + "]", 1.0),
     ),
 )
