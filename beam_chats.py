@@ -201,6 +201,8 @@ class PromptBuilder:
         messages = self._chats.messages(chat_id)
         lengths = [utf8_length(m["content"]) for m in messages]
         measure = self._measures.get(chat_id)
+        if measure is None and not any(lengths):
+            say(f"warning: chat {chat_id} holds no text: its questions are asked without any history")
         if measure is None:
             measure = self._measures[chat_id] = self._measured(chat_id, messages, lengths)
         first = max(measure.first, self.shrunk.get(chat_id, 0))
@@ -215,14 +217,13 @@ class PromptBuilder:
             pieces=tuple(sliced(messages[first:])),
         )
 
-    def shrink(self, prompt: Prompt, over: tuple[int, int] | None) -> bool:
-        """Cut more of a prompt's oldest history, by the excess the endpoint stated or 2 %; False when nothing is left.
+    def is_cut_further(self, prompt: Prompt) -> bool:
+        """Whether the chat has been shrunk since this prompt of it was built."""
+        return self.shrunk.get(prompt.chat_id, 0) > prompt.first
 
-        Where another question has cut the chat meanwhile, nothing more is cut: asking again will tell.
-        """
+    def shrink(self, prompt: Prompt, over: tuple[int, int] | None) -> bool:
+        """Cut more of a prompt's oldest history, by the excess the endpoint stated or 2 %; False when nothing is left."""
         measure = self._measures[prompt.chat_id]
-        if max(measure.first, self.shrunk.get(prompt.chat_id, 0)) > prompt.first:
-            return True
         share = (over[0] - over[1]) / over[0] if over else SHRINK_WITHOUT_FIGURES
         kept = sum(measure.sizes[prompt.first :])
         first = first_kept(measure.roles, measure.sizes, min(int(kept * (1 - share * 1.01)), kept - 1))

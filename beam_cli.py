@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import functools
+import itertools
 import json
 import math
 import os
@@ -49,7 +51,8 @@ def normalise_base_url(text: str, flag: str) -> str:
         if scheme not in ("http", "https") or not host or re.search(r"\s", parts.netloc + parts.path):
             raise ValueError
     except ValueError:
-        shown = one_line(text.rpartition("@")[2])  # a password may stand before an @, also in a URL that is none
+        # A password may stand before an @ and a key behind a ?, also in a URL that is none.
+        shown = one_line(text.rpartition("@")[2].partition("?")[0])
         raise UsageError(f"{flag} {shown!r} is not a URL; give one such as http://localhost:8000/v1") from None
     path = parts.path.rstrip("/")
     if path.endswith("/chat/completions"):
@@ -61,6 +64,7 @@ def normalise_base_url(text: str, flag: str) -> str:
         user, _, password = credentials.partition(":")
         keep_secret(password or user)
         keep_secret(unquote(password or user))
+        keep_secret(base64.b64encode(unquote(credentials).encode()).decode())  # as the Authorization header has it
     keep_secrets_in(dict(parse_qsl(parts.query)))  # such as ?key=…
     keep_public(host)
     host = f"[{host}]" if ":" in host else host
@@ -126,6 +130,10 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
 
     def error(self, message: str) -> NoReturn:
+        found, unknown, arguments = message.partition("unrecognized arguments: ")
+        flags = [argument.partition("=")[0] for argument in arguments.split() if argument.startswith("-")]
+        if not found and flags:  # what follows a misspelt --api-key is a key
+            message = unknown + " ".join(flags)
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
@@ -193,6 +201,10 @@ def public_text(text: str) -> str:
     return text
 
 
+DEEPEST = 200
+_NESTING = {"{": 1, "[": 1, "}": -1, "]": -1}
+
+
 def json_object(text: str) -> dict[str, Any]:
     """The value of a flag that takes a JSON object; an empty text is an empty object."""
 
@@ -205,7 +217,10 @@ def json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=refuse, parse_float=finite) if text.strip() else {}
     except (ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{one_line(text, 60)!r} is not JSON: {one_line(str(error), 80)}") from None
+        shown = f"{one_line(text, 60)!r}" if not re.search("key|token|secret|passw|auth", text, re.I) else "the text"
+        raise argparse.ArgumentTypeError(f"{shown} is not JSON: {one_line(str(error), 80)}") from None
+    if max(itertools.accumulate(_NESTING.get(sign, 0) for sign in text), default=0) > DEEPEST:
+        raise argparse.ArgumentTypeError(f"the JSON is nested more than {DEEPEST} levels deep")
     keep_secrets_in(value)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{one_line(text, 60)!r} is not a JSON object such as '{{\"top_k\": 40}}'")

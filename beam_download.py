@@ -192,6 +192,8 @@ class Fetcher:
         raise Refused("stopped")
 
     def _attempt(self, file: ReleaseFile, part: Path) -> None:
+        import ssl
+
         import httpx2
 
         try:
@@ -207,6 +209,8 @@ class Fetcher:
             raise AttemptFailed(one_line(str(error), 120)) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise AttemptFailed(one_line(str(error), 120) or type(error).__name__) from error
+        except ssl.SSLError as error:  # no matter of the disk, though an OSError
+            raise AttemptFailed(one_line(str(error), 120)) from error
         except OSError as error:
             raise NotWritten(f"{part} cannot be written: {error.strerror}") from error
 
@@ -224,8 +228,10 @@ class Fetcher:
         def send() -> None:
             try:
                 answer.put(self.client.send(request, stream=True))
-            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
                 answer.put(error)
+            except RuntimeError:  # the client has been closed: the download is being given up
+                answer.put(Refused("stopped"))
 
         threading.Thread(target=send, daemon=True).start()
         try:

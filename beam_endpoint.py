@@ -44,7 +44,9 @@ SMALL_BODY = 2**16  # bytes; up to here copying a body is cheaper than sending i
 LARGE_BODY = 10**6  # bytes; from here on a broken connection may be a refusal
 CONNECT_SECONDS = 60.0
 AFTER_FINISH_SECONDS = 30.0  # how long a finished answer is held back for its usage and [DONE]
+BROKEN = (httpx2.HTTPError, OSError)  # a TLS error while reading comes as the OSError it is
 CHUNKS_AT_ONCE = 32  # of a stream, before others get their turn
+REFUSAL_SECONDS = 10.0  # how long a refusal's body may take: its status is known and says the most
 DRAIN_SECONDS = 0.25  # how long a finished stream may take to close before its connection is given up
 
 
@@ -142,16 +144,20 @@ class Endpoint:
         than `timeout` seconds, and three times that in all.
         """
         try:
-            async with asyncio.timeout(3 * self.timeout):
-                outcome = await self._ask(body, on_first_piece, on_sent)
+            async with asyncio.timeout(3 * self.timeout) as bound:
+                outcome = await self._ask(body, on_first_piece, on_sent, bound)
         except TimeoutError:
             outcome = Failure("retry", f"no whole reply within {3 * self.timeout:g} s")
-        except httpx2.HTTPError as error:
+        except BROKEN as error:
             outcome = self._no_connection(error)
         return outcome if isinstance(outcome, Reply) else self._explained(outcome, sum(map(len, body)))
 
     async def _ask(
-        self, body: Sequence[bytes], on_first_piece: Callable[[], None], on_sent: Callable[[], None]
+        self,
+        body: Sequence[bytes],
+        on_first_piece: Callable[[], None],
+        on_sent: Callable[[], None],
+        bound: asyncio.Timeout,
     ) -> Reply | Failure:
         size = sum(map(len, body))
         slices = body if size > SMALL_BODY else [b"".join(body)]
@@ -159,7 +165,7 @@ class Endpoint:
         request = self._http.build_request("POST", self._url, headers=headers, content=_slices(slices, on_sent))
         try:
             response = await self._http.send(request, stream=True)
-        except (httpx2.ReadError, httpx2.WriteError, httpx2.WriteTimeout, httpx2.RemoteProtocolError) as error:
+        except (httpx2.ReadError, httpx2.WriteError, httpx2.WriteTimeout, httpx2.RemoteProtocolError, OSError) as error:
             failure = self._no_connection(error)
             if size > LARGE_BODY:  # such a refusal is lost with the connection
                 note = f"request of {size:,} bytes: a server that refuses such a size, or the key, may close like this"
@@ -167,10 +173,11 @@ class Endpoint:
             return failure
         try:
             if response.is_success:
-                return await self._read(response, on_first_piece)
-            return self._refused(response, await _beginning(response))
+                return await self._read(response, on_first_piece, bound)
+            return self._refused(response, await _beginning(response, min(self.timeout, REFUSAL_SECONDS)))
         finally:
-            await response.aclose()
+            with contextlib.suppress(*BROKEN):
+                await response.aclose()
 
     def _refused(self, response: httpx2.Response, body: bytes) -> Failure:
         wait = named_wait(response.headers, time.time()) or named_wait_inside(body)
@@ -187,7 +194,9 @@ class Endpoint:
             failure = replace(failure, text=f"HTTP {response.status_code}: a redirect to {place}")
         return failure
 
-    async def _read(self, response: httpx2.Response, on_first_piece: Callable[[], None]) -> Reply | Failure:
+    async def _read(
+        self, response: httpx2.Response, on_first_piece: Callable[[], None], bound: asyncio.Timeout
+    ) -> Reply | Failure:
         """Read a reply of status 200: what its first bytes are decides whether it is JSON or a stream."""
         wait = named_wait(response.headers, time.time())
         chunks = response.aiter_bytes()
@@ -202,7 +211,7 @@ class Endpoint:
                 return Failure("retry", f"the reply is longer than {LONGEST_REPLY // 2**20} MB")
             return self._whole(body, wait)
         if re.match(rb"(data|event|id|retry)?:", start):
-            return await self._streamed(start, chunks, on_first_piece, wait)
+            return await self._streamed(start, chunks, on_first_piece, wait, bound)
         return Failure("retry", f"the reply is neither JSON nor a stream: {shown(start)}")
 
     def _whole(self, body: bytes, wait: float | None) -> Reply | Failure:
@@ -216,7 +225,12 @@ class Endpoint:
             return Failure("retry", f"the reply is not whole JSON ({one_line(str(error), 80)})")
 
     async def _streamed(
-        self, start: bytes, chunks: AsyncIterator[bytes], on_first_piece: Callable[[], None], wait: float | None
+        self,
+        start: bytes,
+        chunks: AsyncIterator[bytes],
+        on_first_piece: Callable[[], None],
+        wait: float | None,
+        bound: asyncio.Timeout,
     ) -> Reply | Failure:
         lines, stream, begun, size = EventLines(), Stream(wait), False, 0
         try:
@@ -234,10 +248,11 @@ class Endpoint:
                         break
                     if stream.finish_reason and rest.when() is None:
                         rest.reschedule(asyncio.get_running_loop().time() + min(self.timeout, AFTER_FINISH_SECONDS))
+                        bound.reschedule(None)  # the answer is there
                 else:
                     for data in lines.feed(b"\n\n"):
                         stream.take(data)
-        except (TimeoutError, httpx2.HTTPError):
+        except BROKEN:  # TimeoutError is one
             if not stream.finish_reason:  # else only the end of the connection is missing, not of the reply
                 raise
         if stream.done:
@@ -250,6 +265,10 @@ class Endpoint:
             limit = min(self.timeout, CONNECT_SECONDS) if isinstance(error, httpx2.ConnectTimeout) else self.timeout
             return Failure("retry", f"the endpoint was silent for {limit:g} s ({kind})")
         text = f"no connection or a broken one: {one_line(str(error), 160) or kind} ({kind})"
+        if isinstance(error, httpx2.ProxyError) and (refusal := re.match(r"(407|4\d\d)\b", str(error))):
+            return Failure(
+                "stop", text, way_out="status 407" if refusal[0] == "407" else "the proxy refuses: see NO_PROXY"
+            )
         if "CERTIFICATE_VERIFY_FAILED" in text:
             return Failure(
                 "stop", text, way_out=f"the certificate of the server is not trusted; check {self.flags.base_url}"
@@ -308,20 +327,21 @@ async def _rest(start: bytes, chunks: AsyncIterator[bytes]) -> bytes | None:
     return b"".join(parts)
 
 
-async def _beginning(response: httpx2.Response) -> bytes:
-    """The body of a refusal, as far as it comes and as far as it matters: its status says the most."""
+async def _beginning(response: httpx2.Response, seconds: float) -> bytes:
+    """The body of a refusal, as far as it comes soon and as far as it matters: its status says the most."""
     body = b""
-    with contextlib.suppress(httpx2.HTTPError):
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > LONGEST_REFUSAL:
-                break
+    with contextlib.suppress(*BROKEN):  # TimeoutError is one
+        async with asyncio.timeout(seconds):
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > LONGEST_REFUSAL:
+                    break
     return body
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
     """Read a finished stream to its end, so that its connection can be used again; give up soon or on any trouble."""
-    with contextlib.suppress(TimeoutError, httpx2.HTTPError):
+    with contextlib.suppress(*BROKEN):  # TimeoutError is one
         async with asyncio.timeout(DRAIN_SECONDS):
             async for _ in chunks:
                 pass

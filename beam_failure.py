@@ -65,30 +65,47 @@ CODE_NAMES = {  # errors inside a reply whose code, type or status is a word: Op
     "model_not_found": 404,
 }
 QUOTA_CODES = re.compile(
-    r"insufficient_quota|exceeded_current_quota_error|insufficient_(balance|credits?|funds)|billing_hard_limit_reached"
-    r"|billing_not_active|quota_exhausted|quota_exceeded",
+    r"insufficient_(\w+_)?quota|exceeded_current_quota_error|insufficient_(balance|credits?|funds)|not_enough_balance"
+    r"|billing_hard_limit_reached|billing_not_active|quota_exhausted|quota_exceeded|quota_failed|budget_exceeded"
+    r"|SetLimitExceeded",
     re.I,
 )
 QUOTA_WORDS = re.compile(
-    r"insufficient (balance|credit|fund)|(balance|credit|fund)s?( balance)? (is|are) (insufficient|too low|not enough)"
-    r"|overdue|arrear|good standing|余额不足|欠费|exceeded your current quota|quota (is )?exhausted",
+    r"(insufficient|not enough) (balance|credit|fund)|(balance|credit|fund)s?( balance)? (is|are) (insufficient|too low)"
+    r"|(balance|credit|fund)s?( balance)? (is|are) not enough|used all (\w+ )?credits|out of (\w+ ){0,2}quota"
+    r"|exceeded your current quota|quota (is )?exhausted|budget (has been |is )?exceeded|key limit exceeded"
+    r"|spending limit|api usage limit|top up your (balance|account)|overdue|arrear|good standing"
+    r"|余额不足|额度不足|额度已用尽|剩余额度|欠费",
     re.I,
 )
 OVERFLOW = re.compile(
     r"context_length_exceeded|context[ _-]?length|context[ _-]window|\bn_ctx\b|exceed_context_size|context size"
     r"|(prompt|input|request) (is|was) too (long|large)|too many (input |prompt )?tokens|maximum (prompt|input) length"
-    r"|exceeds? the (maximum|available|model'?s?) (number of |input |context|sequence|tokens)|max_model_len"
+    r"|exceeds? the (maximum|available|model'?s?) (number of (\w+ )?tokens|input |context|sequence|tokens)|max_model_len"
     r"|reduce the length of the (messages|prompt|input)|longer than the (model|maximum)|token limit exceeded"
-    r"|exceeded [\w ]{0,20}token limit|exceeds? max(imum)? length|range of input length|must be <= \d+\. given"
-    r"|input[ _]?(tokens|length)[^.]{0,40}exceed",
+    r"|exceeded [\w ]{0,20}token limit|exceeds? max(imum)? (\w+ )?(length|len\b|tokens)|range of input length"
+    r"|must (be <=|have less than) \d+( tokens)?\. given|input[ _]?(tokens|length)[^.]{0,40}exceed|tokens_limit_reached"
+    r"|token count of \d+ exceeds|max input (characters|tokens|length)",
     re.I,
 )
+BUSY = re.compile(r"concurren|in[- ]flight|queue|per (second|minute|hour|day)|memory|allocat|overload|busy", re.I)
 HTML_PAGE = re.compile(r"<\s*(!doctype\s+html|html|head|body)\b.*", re.I | re.S)  # to its end
 STREAM_NAMED = re.compile(r"(?<![\w-])stream(_options)?(?![\w-])", re.I)
-CONTENT_FILTER = re.compile(r"content[ _-]?(filter|policy|management)|responsible ?ai ?policy|safety system", re.I)
+CONTENT_FILTER = re.compile(
+    r"content[ _-]?(filter|policy|management)|responsible ?ai ?policy|safety system|inspection_failed"
+    r"|(in|out)put \w*sensitive|sensitive content|inappropriate content|敏感|不安全|违规",
+    re.I,
+)
+REFUSED_KEY = re.compile(  # in a reply of status 200 without a code of its own
+    r"login fail|(api[ _-]?key|access[ _-]?token|credential)s? (is |was )?(invalid|expired|incorrect)"
+    r"|(invalid|incorrect|expired) (api|access|auth)[ _-]?(key|token)|unauthorized",
+    re.I,
+)
+REFUSED_REQUEST = re.compile(r"invalid (param|request|argument)", re.I)
 ECHO = re.compile(  # of the request, as pydantic words it; a bare "Invalid input: too long" is none
     r"""\binput_value=.*|['"](input\\?['"]\s*:|messages\\?['"]\s*:\s*\[\s*\{).*""", re.S
 )
+LONGEST_CODE = 200
 LONGEST_MESSAGE = 4000  # characters of an error that are looked at
 MESSAGE_NAMES = ("message", "detail", "msg", "error_msg", "errmsg", "status_msg")  # also Baidu's and MiniMax's
 NO_STREAM = "the endpoint does not take a streamed request: start again with --no-stream"
@@ -134,10 +151,14 @@ def read_error(body: object, raw: bytes = b"") -> ErrorBody:
     numbers = (int(str(w)) for w in words if re.fullmatch(r"[1-5]\d\d", str(w)))
     names = (_STATUS_OF_NAME.get(_letters(w)) for w in words if isinstance(w, str))
     status = next(numbers, None) or next((number for number in names if number), None)
-    code = " ".join(w for w in [*words, error.get("param")] if isinstance(w, str))
+    code = " ".join(w[:LONGEST_CODE] for w in [*words, error.get("param")] if isinstance(w, str))
     counts = {name: error[name] for name in ("n_prompt_tokens", "n_ctx") if name in error}
     message = next(filter(None, map(error.get, MESSAGE_NAMES)), error)
-    message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    if not isinstance(message, str):
+        try:
+            message = json.dumps(message, ensure_ascii=False)
+        except RecursionError:
+            message = "an error too deeply nested to be shown"
     if len(message) > LONGEST_MESSAGE:  # some servers echo the whole prompt
         message = ECHO.sub("…", message)
     if len(message) > LONGEST_MESSAGE:
@@ -165,7 +186,8 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
         return Failure("retry", text, wait, free=wait is not None)
     if quota:
         return Failure("stop", text, way_out="the quota or balance is used up: top it up, then start again")
-    if 400 <= status < 600 and status not in STOPPING_STATUS | PASSING_STATUS and OVERFLOW.search(words):
+    busy = status >= 500 and BUSY.search(words)
+    if 400 <= status < 600 and status not in STOPPING_STATUS | PASSING_STATUS and OVERFLOW.search(words) and not busy:
         return Failure("overflow", text, over=stated_excess(words))
     if status in PASSING_STATUS or status >= 500:
         return Failure("retry", text, wait)
@@ -182,10 +204,12 @@ def error_inside(body: Mapping[str, Any], wait: float | None) -> Failure:
     words = error.words
     if error.status is not None and error.status >= 300:
         return meaning(error.status, error, wait, inside=True)
-    if OVERFLOW.search(words) or CONTENT_FILTER.search(words):
-        return meaning(400, error, inside=True)
-    if QUOTA_CODES.search(words) or QUOTA_WORDS.search(words):
+    if QUOTA_CODES.search(words) or (QUOTA_WORDS.search(words) and not CONTENT_FILTER.search(words)):
         return meaning(402, error, inside=True)
+    if any(known.search(words) for known in (OVERFLOW, CONTENT_FILTER, REFUSED_REQUEST)) and not BUSY.search(words):
+        return meaning(400, error, inside=True)
+    if REFUSED_KEY.search(words):
+        return meaning(401, error, inside=True)
     if WRONG_PATH.search(error.message):
         return Failure("stop", f"the endpoint answered: {error.message}", way_out="status 404")
     return Failure("retry", f"error inside a reply: {error.message}", wait)

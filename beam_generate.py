@@ -223,6 +223,7 @@ class Generation:
         self.args, self.builder, self.log, self.tally = args, builder, log, tally
         self.saver: GroupCommit[dict[str, Any]] = GroupCommit(self.commit)
         self.record, self.recorded = record, dict(builder.shrunk)
+        self.overflows: Counter[Job] = Counter()
         self.settings = encode_json(body_settings(args))
         self.think_warned = False
 
@@ -287,27 +288,33 @@ class Generation:
                     chat.loading = None
         return chat.prompt
 
-    async def _attempt(self, job: Job) -> Reply | Failure:
+    async def _attempt(self, job: Job) -> Reply | Failure | None:
         from beam_endpoint import encode_body, encode_json
         from beam_failure import Failure
 
         group, question = job.group, job.item
         last = encode_json(final_message(question["question"]))
         try:
-            for tried in range(MOST_SHRINKS + 1):
+            while True:
                 prompt = await self._prompt(group)
                 if self.run.stopping:  # it came while the prompt was being built
                     return Failure("retry", "the run stops")
                 body = encode_body(self.settings, prompt.pieces, last)
-                outcome = await self.endpoint.ask(body, lambda: self.run.touch(group), lambda: self.run.sent(job))
+                outcome = await self.endpoint.ask(body, lambda: self.run.touch(job), lambda: self.run.sent(job))
                 if getattr(outcome, "kind", "") != "overflow" or self.args.on_overflow == "record":
                     break
                 if self.run.stopping:
                     return Failure("retry", outcome.text)
-                if tried == MOST_SHRINKS or not self.builder.shrink(prompt, outcome.over):  # type: ignore[union-attr]
+                self.overflows[job] += 1
+                if self.overflows[job] > MOST_SHRINKS:
                     break
-                if group.item.prompt is prompt:
-                    group.item.prompt = None
+                if self.builder.is_cut_further(prompt):  # by another question, which opens the chat anew
+                    job.last = outcome  # type: ignore[assignment]
+                    return None
+                if not self.builder.shrink(prompt, outcome.over):  # type: ignore[union-attr]
+                    break
+                self.run.changed(job)
+                group.item.prompt = None
             self._look_for_silent_cut(group.item, prompt, outcome)
             return outcome
         finally:

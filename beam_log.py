@@ -22,7 +22,18 @@ from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, BinaryIO, Self
 
-from beam_common import QuestionKey, StoppedEarly, UsageError, key_of, one_line, plural, say, unwritable, write_whole
+from beam_common import (
+    NO_ROOM,
+    QuestionKey,
+    StoppedEarly,
+    UsageError,
+    key_of,
+    one_line,
+    plural,
+    say,
+    unwritable,
+    write_whole,
+)
 
 # What a row must hold to be one of ours: names and types. Further keys are allowed.
 Wanted = Mapping[str, tuple[type, ...]]
@@ -233,8 +244,9 @@ class RowLog:
             if self.regular:
                 with contextlib.suppress(OSError):  # else the next start finds a torn end
                     os.ftruncate(self._fd, start)
+            way_out = "make room" if error.errno in NO_ROOM else "mend that"
             raise StoppedEarly(
-                f"{self.path} cannot be written: {error.strerror}; make room, then start again"
+                f"{self.path} cannot be written: {error.strerror}; {way_out}, then start again"
             ) from error
         for row, place in zip(rows, places, strict=True):
             self._note(dict(row), place)

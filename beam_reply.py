@@ -73,21 +73,22 @@ def _reason(choice: Mapping[str, Any]) -> object:
 
 
 def _finished(text: str, finish_reason: object, usage: object) -> Reply | Failure:
-    reason = finish_reason if isinstance(finish_reason, str) else None
+    reason = finish_reason if isinstance(finish_reason, str) else json.dumps(finish_reason) if finish_reason else None
     if reason and FILTERED.search(reason):
         return Failure("record", f"the endpoint's content filter stopped the reply (finish_reason {reason[:60]})")
     if reason and BROKEN.search(reason):
         return Failure("retry", f"the reply ended with finish_reason {reason[:60]}")
     prompt, completion, cached = token_counts(usage)
-    return Reply(join_surrogates(text), reason, prompt, completion, cached)
+    return Reply(join_surrogates(text), reason if isinstance(finish_reason, str) else None, prompt, completion, cached)
 
 
 def _reports_error(body: Mapping[str, Any], answered: bool) -> bool:
     """Whether a body of status 200 is an error; beside an answer only one with a code is, some gateways send empty ones."""
     if body.get("error"):
         error = read_error(body)
-        return not answered or error.status is not None or error.code.strip().lower() not in ("", "0", "ok", "success")
-    if answered:
+        good = (error.status or 200) < 300 and error.code.strip().lower() in ("", "0", "200", "ok", "success")
+        return not (answered and good)
+    if answered or str(body.get("type") or body.get("event")).lower() in ("ping", "heartbeat", "keepalive"):
         return False
     if body.get("object") == "error" or body.get("message") or body.get("detail"):
         return True
@@ -155,7 +156,7 @@ def _is_json(data: bytes) -> bool:
     try:
         json.loads(data)
         return True
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -170,6 +171,7 @@ class Stream:
     failure: Failure | None = None
     done: bool = False
     begun: bool = False  # a choice has come
+    unknown: str = ""  # an event that is no piece of a completion: perhaps an error in a dialect of its own
     first_piece: bool = False  # content or reasoning has come: the prompt's prefix is cached now
 
     def take(self, data: bytes) -> None:
@@ -187,12 +189,15 @@ class Stream:
         if isinstance(chunk, list) and len(chunk) == 1:
             chunk = chunk[0]
         if not isinstance(chunk, dict):
+            self.unknown = shown(data)
             return
         if not self.finish_reason and _reports_error(chunk, answered=bool(chunk.get("choices"))):
             self.failure = error_inside(chunk, self.wait)
             return
         self.usage = chunk.get("usage") or self.usage
         choices = chunk.get("choices")
+        if "choices" not in chunk and not self.usage:
+            self.unknown = shown(data)
         for choice in choices if isinstance(choices, list) else []:
             if not isinstance(choice, dict) or choice.get("index") not in (0, None):
                 continue
@@ -217,6 +222,8 @@ class Stream:
             return self.failure
         if not self.finish_reason and not self.done:
             return Failure("retry", "the stream ended before the reply did")
+        if not self.finish_reason and self.unknown:
+            return Failure("retry", f"the stream ended without a finish_reason, after an unknown event: {self.unknown}")
         if not self.begun:
             return Failure("retry", "the stream holds no choices")
         return _finished("".join(self.parts), self.finish_reason, self.usage)

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from beam_common import StoppedEarly, UsageError, plural, say
 from beam_failure import Failure
 from beam_reply import Reply
-from beam_schedule import Group, Job, Order, Waits, backoff
+from beam_schedule import Job, Order, Waits, backoff
 
 WAITS = Waits()
 FAILURES_OF_AN_OUTAGE = 4  # attempts in a row
@@ -149,17 +149,18 @@ class Ended:
 class Run:
     """Drives jobs to their end.
 
-    `attempt(job)` makes one request and gives its outcome. `settle(job, outcome)` deals with a job's final outcome (a
-    reply, or the failure to record): it gives True when the job is over, False to ask it again at once, or something to
-    await that saves a row, after which the job is over. `finish(job)` is called when a job is over or put off to the end
-    of the run; it gives True or False when that finishes a question (did it fail?), None when it does not.
+    `attempt(job)` makes one request and gives its outcome, or None: the job goes back in line. `settle(job, outcome)`
+    deals with a job's final outcome (a reply, or the failure to record): it gives True when the job is over, False to ask
+    it again at once, or something to await that saves a row, after which the job is over. `finish(job)` is called when a
+    job is over or put off to the end of the run; it gives True or False when that finishes a question (did it fail?),
+    None when it does not.
     """
 
     def __init__(
         self,
         order: Order,
         limits: Limits,
-        attempt: Callable[[Job], Awaitable[Reply | Failure]],
+        attempt: Callable[[Job], Awaitable[Reply | Failure | None]],
         settle: Callable[[Job, Reply | Failure], bool | Awaitable[None]],
         finish: Callable[[Job, bool], bool | None],
         tick: Callable[[], None] = lambda: None,
@@ -220,10 +221,16 @@ class Run:
         """No further request may be sent."""
         return self._stop is not None
 
-    def touch(self, group: Group) -> None:
-        """A first piece of a reply has come: the group's prefix is cached."""
-        group.last_piece = time.monotonic()
-        self._wake.set()
+    def touch(self, job: Job) -> None:
+        """A first piece of a reply has come: the group's prefix is cached, if it is still the one of this request."""
+        if job.sent_at >= job.group.changed_at:
+            job.group.last_piece = time.monotonic()
+            self._wake.set()
+
+    def changed(self, job: Job) -> None:
+        """The prefix of a job's group has changed: this job, which is asked at once, opens the group anew."""
+        job.group.last_piece = None
+        job.group.changed_at = job.sent_at = time.monotonic()
 
     def sent(self, job: Job) -> None:
         """The body of a job's request has gone out."""
@@ -329,6 +336,10 @@ class Run:
             finally:
                 self._order.landed(job)
             del self._asking[task]
+            if outcome is None:
+                self._order.again(job)
+                following = self._next()
+                continue
             saving = self._take(job, outcome)
             if saving is not None and len(self._settling) > self._limits.unsaved:
                 self._asking[task] = job
@@ -345,7 +356,7 @@ class Run:
         if isinstance(outcome, Reply):
             self._successes += 1
             self._answered(job)
-            self.touch(job.group)
+            self.touch(job)
         elif outcome.kind == "stop":
             self.stop(Ended(1, f"{outcome.text}; {outcome.way_out}"))
             return None
@@ -422,7 +433,8 @@ class Run:
             return
         self._finished += 1
         self._failed += failed_question
-        if failed_question and self._failed == self._finished == self._limits.stop_after_failures:
+        all_failed = self._failed == self._finished and not self._successes  # an answer may be on its way to the disk
+        if failed_question and all_failed and self._failed == self._limits.stop_after_failures:
             last = f"; the last one: {job.last.text}" if job.last else ""
             self.stop(
                 Ended(

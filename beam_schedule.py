@@ -53,6 +53,7 @@ class Group:
     flying: int = 0
     leaving: set[Job] = field(default_factory=set)  # in flight, but their bodies have not gone out whole
     waiting: int = 0  # for their next attempt
+    changed_at: float = 0.0  # when the prefix became another one
     last_piece: float | None = None  # when a reply last showed that the prefix is cached
 
     @classmethod

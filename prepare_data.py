@@ -310,7 +310,9 @@ def _refuse_mirror(text: str) -> None:
     except ValueError:
         usable = None
     if not usable:
-        raise UsageError(f"--mirror {one_line(text)!r} is no URL; a path is added to one such as https://host/BEAM")
+        raise UsageError(
+            f"--mirror {one_line(text.rpartition('@')[2])!r} is no URL; a path is added to one such as https://host/BEAM"
+        )
     if mirror.password:
         keep_secret(mirror.password)
     if "?" in text or "#" in text:

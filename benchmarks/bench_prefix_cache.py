@@ -135,7 +135,7 @@ async def simulate(setting: Setting, way: Way, scale: float) -> Result:
 
     async def attempt(job: Job) -> Reply:
         run.sent(job)
-        await endpoint.answer(job.group.item, job.item, lambda: run.touch(job.group) if way.streamed else None)
+        await endpoint.answer(job.group.item, job.item, lambda: run.touch(job) if way.streamed else None)
         return Reply("yes")
 
     def settle(job: Job, outcome: object) -> bool:

@@ -219,12 +219,13 @@ def test_shrinking_drops_what_the_endpoint_states(tmp_path: Path, over: tuple[in
     assert built.build("1").first == (kept_from if possible else 0)
 
 
-def test_a_prompt_that_another_question_shrank_is_not_shrunk_again(tmp_path: Path) -> None:
+def test_a_prompt_knows_that_another_question_has_shrunk_the_chat(tmp_path: Path) -> None:
     built = builder(tmp_path, chat(*["word " * 10] * 20), None, None)
-    first, same = built.build("1"), built.build("1")
+    first = built.build("1")
+    assert not built.is_cut_further(first)
     assert built.shrink(first, None)
-    assert built.shrink(same, None)
-    assert built.build("1").first == 2
+    assert built.is_cut_further(first)
+    assert not built.is_cut_further(built.build("1"))
 
 
 def test_slices_are_of_bounded_size_and_join_to_the_whole() -> None:

@@ -483,7 +483,7 @@ def test_base_urls_are_normalised(text: str, expected: str) -> None:
     "text",
     ["", " ", "localhost:8000", "localhost:8000/v1", "h/v1", "ftp://h/v1", "http://", "http:///v1", "http://h:port/v1",
      "http://h:99999/v1", "http://[::1/v1", "http://h h/v1", "http://h/v 1", "user:hunter2@h:8000", "//h/v1",
-     "http://u:hunter2/x@h/v1"],
+     "http://u:hunter2/x@h/v1", "h/v1?key=hunter2"],
 )  # fmt: skip
 def test_what_is_no_url_is_refused_without_showing_a_password(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--base-url .* is not a URL; give one such as http") as caught:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import itertools
 import json
+import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from scripted_endpoint import (
     Answer,
     Recorded,
@@ -32,6 +37,7 @@ from scripted_endpoint import (
 )
 
 import beam_endpoint
+from beam_cli import normalise_base_url
 from beam_common import UsageError, keep_secret
 from beam_endpoint import Endpoint, Flags, encode_body, encode_json, parameters
 from beam_failure import ErrorBody, Failure, meaning, named_wait, read_error, stated_excess
@@ -403,6 +409,13 @@ DONE = b"[DONE]"
             id="minimax-success",
         ),
         pytest.param([chunk(finish_reason="content_filter")], RECORD, id="finish-content-filter"),
+        pytest.param([chunk("a"), {"reason": "upstream died"}, DONE], RETRY, id="unknown-event-and-no-finish"),
+        pytest.param([chunk("a"), b'"upstream died"', DONE], RETRY, id="a-text-and-no-finish"),
+        pytest.param([chunk("a"), {"reason": "odd"}, END, DONE], "a", id="unknown-event-and-a-finish"),
+        pytest.param([chunk("a"), {"usage": USAGE}, DONE], "a", id="usage-without-choices"),
+        pytest.param([chunk("a"), choices({"finish_reason": {"type": "error"}})], RETRY, id="finish-an-object"),
+        pytest.param([{"type": "ping", "message": "alive"}, chunk("a"), END], "a", id="ping-with-a-message"),
+        pytest.param([{**chunk("a"), "error": {"code": 200, "message": "OK"}}, END], "a", id="error-that-is-none"),
     ],
 )
 def test_stream(events: list[object], expected: object) -> None:
@@ -857,6 +870,16 @@ def test_credentials_of_the_url_are_sent_and_never_shown(endpoint: Serve) -> Non
     assert "pass-word" not in outcome.text + outcome.way_out
 
 
+def test_credentials_that_a_gateway_echoes_are_hidden(endpoint: Serve) -> None:
+    def echo(request: Recorded) -> Answer:
+        return status(400, {"error": {"message": f"bad request with {request.headers['authorization']}"}})
+
+    url = normalise_base_url(endpoint(echo).base_url.replace("://", "://user:pass-word%21@"), "--base-url")
+    outcome = ask(url)
+    assert isinstance(outcome, Failure)
+    assert outcome.text.startswith("HTTP 400: bad request with Basic [hidden]")
+
+
 def test_connections_are_used_again(endpoint: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam_endpoint, "DRAIN_SECONDS", LONG)  # a pause of this machine shall not close one
     server = endpoint(lambda request: say("yes") if request.number % 2 else status(503))
@@ -1060,6 +1083,51 @@ def test_refusal_while_the_body_is_still_being_sent() -> None:
         serving.join()
     assert isinstance(outcome, Failure)
     assert "33,554,432 bytes" in outcome.text
+
+
+@pytest.mark.parametrize("after", ["headers", "text", "finish"])
+def test_a_broken_tls_record_is_a_broken_connection(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The HTTP client lets its error through as it is."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.setattr(ssl, "create_default_context", ssl.create_default_context.__wrapped__)  # type: ignore[attr-defined]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    events = {"headers": [], "text": [chunk("half")], "finish": [chunk("whole"), END]}[after]
+    sent = b"".join(b"data: " + encode_json(event) + b"\n\n" for event in events)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            accepted = listening.accept()[0]
+            with contextlib.suppress(OSError), context.wrap_socket(accepted, server_side=True) as connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + sent)
+                os.write(connection.fileno(), b"\x17\x03\x03\x00\x20" + b"garbage!" * 4)
+                connection.unwrap()
+
+        threading.Thread(target=serve, daemon=True).start()
+        outcome = ask(f"https://127.0.0.1:{listening.getsockname()[1]}/v1")
+    assert outcome_of(outcome) == ("whole" if after == "finish" else RETRY)
+
+
+def test_a_refusal_whose_body_drips_keeps_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beam_endpoint, "REFUSAL_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError), listening.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 401 No\r\nContent-Length: 100000\r\n\r\n")
+                while True:  # until the client has left
+                    connection.sendall(b" ")
+                    time.sleep(0.01)
+
+        threading.Thread(target=serve, daemon=True).start()
+        outcome = ask(f"http://127.0.0.1:{listening.getsockname()[1]}/v1")
+    assert outcome_of(outcome) == STOP
 
 
 def test_nobody_listens() -> None:
@@ -1298,6 +1366,13 @@ def refusal(status: int, message: str, **fields: Any) -> Failure:
         pytest.param(403, "The request failed because your account has an overdue balance.", id="volcano"),
         pytest.param(429, "您的账户已欠费，请充值后重试", id="zhipu-arrears"),
         pytest.param(429, "账户余额不足", id="zhipu-balance"),
+        pytest.param(400, "Budget has been exceeded! Current cost: 5.01, Max budget: 5.0", id="litellm"),
+        pytest.param(403, "Key limit exceeded (total limit).", id="openrouter"),
+        pytest.param(403, "Out of call volume quota. Quota will be replenished in 02:11:11.", id="azure"),
+        pytest.param(429, "Your team has used all available credits or reached its monthly spending limit.", id="xai"),
+        pytest.param(403, "not enough balance", id="novita"),
+        pytest.param(400, "You have reached your specified API usage limits.", id="anthropic-limit"),
+        pytest.param(403, "用户额度不足, 剩余额度: $0.00", id="one-api"),
     ],
 )
 def test_an_empty_account_stops_whatever_its_words(status: int, message: str) -> None:
@@ -1311,11 +1386,61 @@ def test_an_empty_account_stops_whatever_its_words(status: int, message: str) ->
         "Prompt exceeds max length",
         "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens",
         "Range of input length should be [1, 129024]",
+        "`inputs` must have less than 131072 tokens. Given: 140000",
+        "prompt token count of 140000 exceeds the limit of 131072",
+        "Total tokens of image and text exceed max message tokens",
     ],
-    ids=["moonshot", "zhipu", "tgi", "dashscope"],
+    ids=["moonshot", "zhipu", "tgi", "dashscope", "tgi-inputs", "copilot", "volcano"],
 )
 def test_an_overflow_is_known_by_its_words(message: str) -> None:
     assert refusal(400, message).kind == "overflow"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (503, "Request exceeds the maximum number of concurrent requests"),
+        (529, "input tokens per minute limit exceeded"),
+        (503, "the number of queued input tokens exceeded"),
+        (500, "unable to allocate context window"),
+    ],
+)
+def test_a_busy_server_is_no_overflow(status: int, message: str) -> None:
+    """Else history would be cut for it."""
+    assert refusal(status, message).kind == "retry"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param({"error": {"code": "data_inspection_failed", "message": "no"}}, RECORD, id="dashscope"),
+        pytest.param({"base_resp": {"status_code": 1026, "status_msg": "input new_sensitive"}}, RECORD, id="minimax"),
+        pytest.param({"error": {"code": "1301", "message": "可能包含不安全或敏感内容"}}, RECORD, id="zhipu"),
+        pytest.param({"base_resp": {"status_code": 2013, "status_msg": "invalid params"}}, RECORD, id="parameters"),
+        pytest.param({"base_resp": {"status_code": 1004, "status_msg": "login fail: no key"}}, STOP, id="login"),
+        pytest.param(
+            {"error_code": 110, "error_msg": "Access token invalid or no longer valid"}, STOP, id="baidu-token"
+        ),
+        pytest.param(
+            {"error_code": 336007, "error_msg": "the max input characters is 20000"}, OVERFLOW, id="baidu-long"
+        ),
+        pytest.param({"error_code": 18, "error_msg": "Open api qps request limit reached"}, RETRY, id="baidu-rate"),
+        pytest.param({"error": {"code": "budget_exceeded", "message": "no"}}, STOP, id="budget"),
+    ],
+)
+def test_errors_of_vendors_in_a_reply_of_status_200(body: dict[str, Any], expected: object) -> None:
+    """A refusal is not paid for again, a wrong key stops the run; only what may pass is tried again."""
+    assert outcome_of(read_completion(body)) == expected
+
+
+def test_an_error_is_read_however_large_or_deep_it_is() -> None:
+    deep: Any = "end"
+    for _ in range(5000):
+        deep = {"a": deep}
+    assert len(read_error({"error": {"message": deep}}).message) < 5000
+    assert len(read_error({"error": {"message": "m", "code": "c" * 10**6}}).code) < 1000
+    lines = EventLines()
+    assert len(list(lines.feed(b"data: " + b"[" * 2000 + b"\ndata: " + b"]" * 2000 + b"\n\n"))) == 2
 
 
 def test_the_request_echoed_in_a_refusal_does_not_count_as_its_words() -> None:

@@ -321,6 +321,34 @@ def test_overflow_shrinks_once_for_all_questions_of_the_chat(
     assert json.loads((ran.output.parent / "answers.run.json").read_text())["shrunk"]["1"] > 0
 
 
+def test_a_chat_cut_for_a_longer_question_is_opened_anew_by_one_request(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+) -> None:
+    """Seven questions find at once that it no longer fits; the cut prefix is paid for in full by one of them."""
+    pair = make_pair(1, 8, rounds=100)
+    rows = read_rows(pair.questions)
+    write_lines(pair.questions, [rows[0], *({**row, "question": row["question"] + "?" * 200} for row in rows[1:])])
+    sizes: list[int] = []
+    cut: list[Recorded] = []
+
+    def script(request: Recorded) -> Answer:
+        sizes.append(len(request.body))
+        if len(request.messages) == 201:
+            served.wait_until(lambda: len(sizes) == 1 or len(sizes) >= 8)  # the opener, then all others together
+            message = "maximum context length is 2000 tokens, however you requested 2040 tokens"
+            return say("fits") if len(sizes) == 1 else status(400, {"error": {"message": message}})
+        cut.append(request)
+        if len(cut) == 1:
+            time.sleep(0.3)  # time enough for others that do not wait for the first piece
+            assert len(cut) == 1
+        return say("fits")
+
+    served = endpoint(script)
+    ran = run_generate(pair, served.base_url, "--on-overflow", "shrink")
+    assert [row["response"] for row in ran.rows] == ["fits"] * 8
+    assert (len(sizes), len(cut)) == (1 + 7 + 7, 7)
+
+
 def test_what_was_cut_is_on_record_before_an_answer_counts(
     run_generate: Generate, endpoint: Serve, make_pair: MakePair
 ) -> None:

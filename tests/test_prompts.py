@@ -366,7 +366,7 @@ def test_another_prompt_is_refused_on_resume_unless_mixing_is_allowed(
     assert (len(server.requests), len(refused.rows)) == (1, 1)
     mixed = run_judge(answers, server.base_url, flag, str(own), "--allow-mixed")
     assert (mixed.rc, len(server.requests), len(mixed.rows)) == (0, 2, 2)
-    assert "The settings changed on the way" in mixed.out
+    assert "A part was judged with other settings" in mixed.out
 
 
 def test_the_release_style_does_not_let_a_question_fill_other_places(

@@ -293,6 +293,22 @@ def test_without_any_success_afterwards_there_is_no_second_chance() -> None:
     assert scripted.asked.count("a1") == 2
 
 
+def test_first_failures_do_not_stop_a_run_that_has_an_answer_on_its_way_to_the_disk() -> None:
+    """Failures count at once, an answer once it is saved: a slow disk must not make it look as if there were none."""
+    refused = Failure("record", "HTTP 400")
+    scripted = Scripted(lambda name, *_: OK if name == "a0" else refused, 12, stop_after_failures=10)
+    saved = scripted.settle
+
+    async def settle(job: Job, outcome: Reply | Failure) -> None:
+        while outcome is OK and len(set(scripted.asked)) < 12:
+            await asyncio.sleep(0.001)
+        await saved(job, outcome)
+
+    scripted.run._settle = settle
+    assert scripted.go() == Ended(0)
+    assert len(scripted.settled) == 12
+
+
 def test_the_first_failures_stop_the_run_and_are_recorded() -> None:
     scripted = Scripted(lambda *_: Failure("record", "HTTP 400"), 30, 30, stop_after_failures=10, concurrency=16)
     ended = scripted.go()
@@ -334,6 +350,39 @@ def test_our_own_mistakes_are_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         Scripted(outcome, 5).go()
+
+
+def test_a_changed_prefix_is_opened_by_one_request() -> None:
+    """a1 finds the chat too long and cuts it; the others come back and wait for the first piece of its reply."""
+    sent: list[tuple[str, bool]] = []
+    scripted = Scripted(lambda *_: OK, 8, concurrency=8)
+    attempt = scripted.attempt
+    cut = opened = False
+
+    async def shrinking(job: Job) -> Reply | Failure | None:
+        nonlocal cut, opened
+        sent.append((job.item, cut))
+        if cut:
+            assert opened, f"{job.item} was sent before the prefix was cached"
+            return await attempt(job)
+        if job.item == "a0":
+            return await attempt(job)
+        while len(sent) < 8:
+            await asyncio.sleep(0.001)
+        if job.item != "a1":
+            await asyncio.sleep(0.01)
+            return None
+        cut = True
+        scripted.run.changed(job)
+        await asyncio.sleep(0.05)
+        opened = True
+        scripted.run.touch(job)
+        return await attempt(job)
+
+    scripted.run._attempt = shrinking
+    assert scripted.go() == Ended(0)
+    assert len(scripted.settled) == 8
+    assert sorted(name for name, after in sent if after) == ["a2", "a3", "a4", "a5", "a6", "a7"]
 
 
 def test_settling_may_ask_again_at_once() -> None:
