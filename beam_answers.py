@@ -70,7 +70,8 @@ def read_answers(paths: Sequence[Path]) -> dict[QuestionKey, Answer]:
     for path in paths:
         if not path.is_file():
             raise UsageError(
-                f"--answers {path}: {'not a file' if path.exists() else 'no such file'}; beam_generate.py makes it"
+                f"--answers {path}: {'not a file' if path.exists() else 'no such file'}; beam_generate.py makes it "
+                "(a shard without chats has none)"
             )
         with open(path, "rb") as file:
             if is_gzip(file):
@@ -131,7 +132,6 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
     except UsageError as error:
         say(f"warning: {error}")
         run = {}
-    earlier = [item.get("settings") for item in run.get("mixed_with", []) if isinstance(item, dict)]
     settings, selected, how = run.get("settings", {}), run.get("selected"), run.get("run")
     if type(selected) is int:
         selected -= sum(path in answer.also_in for answer in answers.values())
@@ -142,7 +142,7 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
         "model": settings.get("model"),
         "base_url": settings.get("base_url"),
         "settings": {name: value for name, value in settings.items() if name not in ("model", "base_url")},
-        "mixed_with": [item.get("model") if isinstance(item, dict) else None for item in earlier],
+        "mixed_models": [item["settings"].get("model") for item in run.get("mixed_with", [])],
         "shrunk": run.get("shrunk", {}),
         "data": run.get("data"),
         "selected": selected,

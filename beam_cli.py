@@ -6,7 +6,6 @@ import argparse
 import base64
 import contextlib
 import functools
-import itertools
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from beam_common import (
+    HIDDEN,
     NO_ROOM,
     NO_WAY_TO_A_FILE,
     VERSION,
@@ -51,9 +51,9 @@ def normalise_base_url(text: str, flag: str) -> str:
         if scheme not in ("http", "https") or not host or re.search(r"\s", parts.netloc + parts.path):
             raise ValueError
     except ValueError:
-        # A password may stand before an @ and a key behind a ?, also in a URL that is none.
-        shown = one_line(text.rpartition("@")[2].partition("?")[0])
-        raise UsageError(f"{flag} {shown!r} is not a URL; give one such as http://localhost:8000/v1") from None
+        raise UsageError(
+            f"{flag} {shown_address(text)!r} is not a URL; give one such as http://localhost:8000/v1"
+        ) from None
     path = parts.path.rstrip("/")
     if path.endswith("/chat/completions"):
         path = path.removesuffix("/chat/completions").rstrip("/")
@@ -71,6 +71,11 @@ def normalise_base_url(text: str, flag: str) -> str:
     if port is not None and port != {"http": 80, "https": 443}[scheme]:
         host += f":{port}"
     return urlunsplit((scheme, f"{credentials}@{host}" if credentials else host, path, parts.query, ""))
+
+
+def shown_address(text: str) -> str:
+    """What is no URL, for a message: all the same without a password before an @ and a key behind a ?."""
+    return one_line(text.rpartition("@")[2].partition("?")[0])
 
 
 def shown_url(url: str) -> str:
@@ -117,6 +122,9 @@ def keep_plain_cookies(client: Any) -> None:
 # Command lines.
 
 
+LONGEST_STRAY = 16  # characters of an argument that nobody knows; keys are longer
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are UsageErrors of one line and whose help shows the module docstring and defaults."""
 
@@ -130,10 +138,11 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
 
     def error(self, message: str) -> NoReturn:
-        found, unknown, arguments = message.partition("unrecognized arguments: ")
-        flags = [argument.partition("=")[0] for argument in arguments.split() if argument.startswith("-")]
-        if not found and flags:  # what follows a misspelt --api-key is a key
-            message = unknown + " ".join(flags)
+        before, unknown, arguments = message.partition("unrecognized arguments: ")
+        if unknown:  # what follows a misspelt --api-key is a key
+            words = [word.partition("=")[0] for word in arguments.split()]
+            shown = [word if word.startswith("--") or len(word) < LONGEST_STRAY else HIDDEN for word in words]
+            message = before + unknown + " ".join(shown)
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
@@ -202,7 +211,17 @@ def public_text(text: str) -> str:
 
 
 DEEPEST = 200
-_NESTING = {"{": 1, "[": 1, "}": -1, "]": -1}
+_MAY_BE_SECRET = re.compile(r"key|secret|passw|auth|bearer|(?<!max_)(?<!completion_)token", re.IGNORECASE)
+
+
+def _depth(value: Any) -> int:
+    """How many levels a JSON value has."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        inner = [item for item in level if isinstance(item, dict | list)]
+        level = [part for item in inner for part in (item.values() if isinstance(item, dict) else item)]
+    return depth
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -217,9 +236,9 @@ def json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=refuse, parse_float=finite) if text.strip() else {}
     except (ValueError, RecursionError) as error:
-        shown = f"{one_line(text, 60)!r}" if not re.search("key|token|secret|passw|auth", text, re.I) else "the text"
+        shown = "the text" if _MAY_BE_SECRET.search(text) else f"{one_line(text, 60)!r}"
         raise argparse.ArgumentTypeError(f"{shown} is not JSON: {one_line(str(error), 80)}") from None
-    if max(itertools.accumulate(_NESTING.get(sign, 0) for sign in text), default=0) > DEEPEST:
+    if _depth(value) > DEEPEST:
         raise argparse.ArgumentTypeError(f"the JSON is nested more than {DEEPEST} levels deep")
     keep_secrets_in(value)
     if not isinstance(value, dict):

@@ -228,10 +228,12 @@ class Fetcher:
         def send() -> None:
             try:
                 answer.put(self.client.send(request, stream=True))
-            except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 answer.put(error)
-            except RuntimeError:  # the client has been closed: the download is being given up
-                answer.put(Refused("stopped"))
+            except OSError as error:
+                answer.put(AttemptFailed(one_line(str(error), 120)))
+            except RuntimeError as error:
+                answer.put(Refused("stopped") if self.stopping.is_set() else error)  # the client is closed then
 
         threading.Thread(target=send, daemon=True).start()
         try:

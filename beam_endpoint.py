@@ -28,6 +28,7 @@ from beam_common import UsageError, one_line
 from beam_failure import (
     BOM,
     NO_STREAM,
+    PASSING_STATUS,
     Failure,
     looks_like_html,
     meaning,
@@ -265,7 +266,8 @@ class Endpoint:
             limit = min(self.timeout, CONNECT_SECONDS) if isinstance(error, httpx2.ConnectTimeout) else self.timeout
             return Failure("retry", f"the endpoint was silent for {limit:g} s ({kind})")
         text = f"no connection or a broken one: {one_line(str(error), 160) or kind} ({kind})"
-        if isinstance(error, httpx2.ProxyError) and (refusal := re.match(r"(407|4\d\d)\b", str(error))):
+        refusal = re.match(r"4\d\d\b", str(error)) if isinstance(error, httpx2.ProxyError) else None
+        if refusal and int(refusal[0]) not in PASSING_STATUS:
             return Failure(
                 "stop", text, way_out="status 407" if refusal[0] == "407" else "the proxy refuses: see NO_PROXY"
             )

@@ -13,7 +13,7 @@ import email.utils
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from beam_common import one_line
@@ -70,17 +70,18 @@ QUOTA_CODES = re.compile(
     r"|SetLimitExceeded",
     re.I,
 )
-QUOTA_WORDS = re.compile(
+QUOTA_WORDS = re.compile(  # only below status 500, and not beside a rate or a named wait
     r"(insufficient|not enough) (balance|credit|fund)|(balance|credit|fund)s?( balance)? (is|are) (insufficient|too low)"
-    r"|(balance|credit|fund)s?( balance)? (is|are) not enough|used all (\w+ )?credits|out of (\w+ ){0,2}quota"
-    r"|exceeded your current quota|quota (is )?exhausted|budget (has been |is )?exceeded|key limit exceeded"
-    r"|spending limit|api usage limit|top up your (balance|account)|overdue|arrear|good standing"
-    r"|余额不足|额度不足|额度已用尽|剩余额度|欠费",
+    r"|(balance|credit|fund)s?( balance)? (is|are) not enough|used all (\w+ )?credits|out of call volume quota"
+    r"|exceeded your current quota|quota (is )?exhausted|budget has been exceeded! current cost|key limit exceeded \("
+    r"|spending limit|api usage limit|overdue|arrear|good standing|余额不足|额度不足|额度已用尽|剩余额度|欠费",
     re.I,
 )
+RATE_WORDS = re.compile(r"per (second|minute)|this minute|\b[TR]PM\b|concurren|rate[ _-]?limit", re.I)
 OVERFLOW = re.compile(
     r"context_length_exceeded|context[ _-]?length|context[ _-]window|\bn_ctx\b|exceed_context_size|context size"
-    r"|(prompt|input|request) (is|was) too (long|large)|too many (input |prompt )?tokens|maximum (prompt|input) length"
+    r"|(prompt|input) (is |was )?too long|(prompt|input|request) (is|was) too (long|large)"
+    r"|too many (input |prompt )?tokens|maximum (prompt|input) length"
     r"|exceeds? the (maximum|available|model'?s?) (number of (\w+ )?tokens|input |context|sequence|tokens)|max_model_len"
     r"|reduce the length of the (messages|prompt|input)|longer than the (model|maximum)|token limit exceeded"
     r"|exceeded [\w ]{0,20}token limit|exceeds? max(imum)? (\w+ )?(length|len\b|tokens)|range of input length"
@@ -88,7 +89,12 @@ OVERFLOW = re.compile(
     r"|token count of \d+ exceeds|max input (characters|tokens|length)",
     re.I,
 )
-BUSY = re.compile(r"concurren|in[- ]flight|queue|per (second|minute|hour|day)|memory|allocat|overload|busy", re.I)
+CERTAIN_OVERFLOW = re.compile(r"context_length_exceeded|maximum context length|prompt is too long|max_model_len", re.I)
+BUSY = re.compile(  # beside a status that may pass these weigh more than the other words for an overflow
+    r"concurren|in[- ]flight|queue (is )?full|queued|per (second|minute|hour|day)|out of memory|to allocate|overload|busy"
+    r"|rate[ _-]?limit|throttl|upstream|connection|cuda|please wait|retry (in|later)|try again",
+    re.I,
+)
 HTML_PAGE = re.compile(r"<\s*(!doctype\s+html|html|head|body)\b.*", re.I | re.S)  # to its end
 STREAM_NAMED = re.compile(r"(?<![\w-])stream(_options)?(?![\w-])", re.I)
 CONTENT_FILTER = re.compile(
@@ -96,12 +102,13 @@ CONTENT_FILTER = re.compile(
     r"|(in|out)put \w*sensitive|sensitive content|inappropriate content|敏感|不安全|违规",
     re.I,
 )
-REFUSED_KEY = re.compile(  # in a reply of status 200 without a code of its own
+# In a reply of status 200 without a code of its own.
+REFUSED_KEY = re.compile(
     r"login fail|(api[ _-]?key|access[ _-]?token|credential)s? (is |was )?(invalid|expired|incorrect)"
-    r"|(invalid|incorrect|expired) (api|access|auth)[ _-]?(key|token)|unauthorized",
-    re.I,
+    r"|(invalid|incorrect|expired) (api|access|auth)[ _-]?(key|token)|^\W*(401 )?unauthorized\W*$",
+    re.I | re.M,
 )
-REFUSED_REQUEST = re.compile(r"invalid (param|request|argument)", re.I)
+REFUSED_REQUEST = re.compile(r"^\W*(error: )?invalid (param|request|argument)", re.I)
 ECHO = re.compile(  # of the request, as pydantic words it; a bare "Invalid input: too long" is none
     r"""\binput_value=.*|['"](input\\?['"]\s*:|messages\\?['"]\s*:\s*\[\s*\{).*""", re.S
 )
@@ -180,14 +187,12 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
     where = f"error {status} inside a reply" if inside else f"HTTP {status}"
     text = f"{where}: {error.message}" if error.message else where
     words = error.words
-    told = wait is None and QUOTA_WORDS.search(words) and not CONTENT_FILTER.search(words)  # which quotes the prompt
-    quota = told or QUOTA_CODES.search(words)
+    quota = QUOTA_CODES.search(words) or (status < 500 and wait is None and _says_quota(words))
     if status == 429 and not quota:
         return Failure("retry", text, wait, free=wait is not None)
     if quota:
         return Failure("stop", text, way_out="the quota or balance is used up: top it up, then start again")
-    busy = status >= 500 and BUSY.search(words)
-    if 400 <= status < 600 and status not in STOPPING_STATUS | PASSING_STATUS and OVERFLOW.search(words) and not busy:
+    if 400 <= status < 600 and status not in STOPPING_STATUS | PASSING_STATUS and _is_overflow(words, status >= 500):
         return Failure("overflow", text, over=stated_excess(words))
     if status in PASSING_STATUS or status >= 500:
         return Failure("retry", text, wait)
@@ -198,18 +203,32 @@ def meaning(status: int, error: ErrorBody, wait: float | None = None, *, inside:
     return Failure("record", text)
 
 
+def _says_quota(words: str) -> bool:
+    """Whether a message says that quota or balance are used up: not for a minute, and not in a prompt that it quotes."""
+    return bool(QUOTA_WORDS.search(words)) and not (CONTENT_FILTER.search(words) or RATE_WORDS.search(words))
+
+
+def _is_overflow(words: str, may_pass: bool) -> bool:
+    """Whether the prompt is called too long; where the trouble may pass, only if a busy server would not say the same."""
+    busy = may_pass and BUSY.search(words) and not CERTAIN_OVERFLOW.search(words)
+    return bool(OVERFLOW.search(words)) and not busy
+
+
 def error_inside(body: Mapping[str, Any], wait: float | None) -> Failure:
     """The failure in a body of status 200 that holds an error; `wait` as its headers name it."""
     error = read_error(body)
     words = error.words
     if error.status is not None and error.status >= 300:
         return meaning(error.status, error, wait, inside=True)
-    if QUOTA_CODES.search(words) or (QUOTA_WORDS.search(words) and not CONTENT_FILTER.search(words)):
-        return meaning(402, error, inside=True)
-    if any(known.search(words) for known in (OVERFLOW, CONTENT_FILTER, REFUSED_REQUEST)) and not BUSY.search(words):
-        return meaning(400, error, inside=True)
-    if REFUSED_KEY.search(words):
-        return meaning(401, error, inside=True)
+    told = None
+    if QUOTA_CODES.search(words) or _says_quota(words):
+        told = 402
+    elif _is_overflow(words, True) or CONTENT_FILTER.search(words):
+        told = 400
+    elif not BUSY.search(words):
+        told = 400 if REFUSED_REQUEST.search(words) else 401 if REFUSED_KEY.search(words) else None
+    if told:
+        return replace(meaning(told, error, inside=True), text=f"error inside a reply: {error.message}")
     if WRONG_PATH.search(error.message):
         return Failure("stop", f"the endpoint answered: {error.message}", way_out="status 404")
     return Failure("retry", f"error inside a reply: {error.message}", wait)

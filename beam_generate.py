@@ -223,16 +223,18 @@ class Generation:
         self.args, self.builder, self.log, self.tally = args, builder, log, tally
         self.saver: GroupCommit[dict[str, Any]] = GroupCommit(self.commit)
         self.record, self.recorded = record, dict(builder.shrunk)
-        self.overflows: Counter[Job] = Counter()
+        self.cuts: Counter[Job] = Counter()
         self.settings = encode_json(body_settings(args))
         self.think_warned = False
 
     def commit(self, rows: Sequence[dict[str, Any]]) -> None:
         """Further cuts first: no answer stands without a record of what was left out of its prompt."""
-        if self.builder.shrunk != self.recorded:
-            self.recorded = dict(self.builder.shrunk)
-            self.record()
-        self.log.append(rows)
+        try:
+            if self.builder.shrunk != self.recorded:
+                self.record()
+                self.recorded = dict(self.builder.shrunk)
+        finally:  # whatever it is: the answers are paid for
+            self.log.append(rows)
 
     async def go(self, questions: Sequence[dict[str, Any]], done: int, key: str) -> Ended:
         from concurrent.futures import ThreadPoolExecutor
@@ -305,20 +307,17 @@ class Generation:
                     break
                 if self.run.stopping:
                     return Failure("retry", outcome.text)
-                self.overflows[job] += 1
-                if self.overflows[job] > MOST_SHRINKS:
-                    break
                 if self.builder.is_cut_further(prompt):  # by another question, which opens the chat anew
-                    job.last = outcome  # type: ignore[assignment]
                     return None
-                if not self.builder.shrink(prompt, outcome.over):  # type: ignore[union-attr]
+                if self.cuts[job] == MOST_SHRINKS or not self.builder.shrink(prompt, outcome.over):  # type: ignore[union-attr]
                     break
+                self.cuts[job] += 1
                 self.run.changed(job)
                 group.item.prompt = None
             self._look_for_silent_cut(group.item, prompt, outcome)
             return outcome
         finally:
-            if not group.fresh and group.flying == 1:  # nobody else needs the prompt now
+            if not group.fresh and len(group.flying) == 1:  # nobody else needs the prompt now
                 group.item.prompt = None
 
     def _look_for_silent_cut(self, chat: Chat, prompt: Prompt, outcome: Reply | Failure) -> None:
@@ -610,8 +609,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not questions:
         if args.shard[1] > 1:
             say(f"--shard {args.shard[0]}/{args.shard[1]} is empty: there are fewer chats than parts; nothing to do")
-            if not args.dry_run:
-                Path(args.output).touch()  # so that the judge can be given the files of all shards
             return 0
         raise UsageError("no question is selected; loosen --question-types, --chats or --limit")
 

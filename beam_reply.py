@@ -27,6 +27,7 @@ TEXT_TYPES = (None, "text", "output_text")  # of a part; there are also parts of
 MOST_COUNTED = 10**12  # tokens; above it is junk
 NO_REASON = ("", "null", "none", "nil", "undefined")  # some servers send the word with every piece
 BROKEN = re.compile(r"(?i)error|abort|cancel|fail|time[d_ ]*out|interrupt|disconnect|overload|unavailable|insufficient")
+TROUBLE = re.compile(rf"{BROKEN.pattern}|\berr\b|exception|died|crash|success\W{{1,4}}false")
 FILTERED = re.compile(r"content_?filter|sensitive|safety|prohibited", re.I)
 
 
@@ -82,13 +83,17 @@ def _finished(text: str, finish_reason: object, usage: object) -> Reply | Failur
     return Reply(join_surrogates(text), reason if isinstance(finish_reason, str) else None, prompt, completion, cached)
 
 
+def _is_heartbeat(body: Mapping[str, Any]) -> bool:
+    return str(body.get("type") or body.get("event")).lower() in ("ping", "heartbeat", "keepalive", "keep-alive")
+
+
 def _reports_error(body: Mapping[str, Any], answered: bool) -> bool:
     """Whether a body of status 200 is an error; beside an answer only one with a code is, some gateways send empty ones."""
     if body.get("error"):
         error = read_error(body)
         good = (error.status or 200) < 300 and error.code.strip().lower() in ("", "0", "200", "ok", "success")
         return not (answered and good)
-    if answered or str(body.get("type") or body.get("event")).lower() in ("ping", "heartbeat", "keepalive"):
+    if answered or _is_heartbeat(body):
         return False
     if body.get("object") == "error" or body.get("message") or body.get("detail"):
         return True
@@ -128,6 +133,7 @@ class EventLines:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # of a line whose end has not come yet
         self._data: list[bytes] = []
+        self._is_error = False  # the event is one by its name
         self._after_return = False  # a line feed that comes next is the second half of a line end
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -144,11 +150,15 @@ class EventLines:
             yield from self._line(line.rstrip(b"\r\n"))
 
     def _line(self, line: bytes) -> Iterator[bytes]:
+        if line.startswith(b"event:"):
+            self._is_error = b"error" in line.lower()
         if line.startswith(b"data:"):
             self._data.append(line[5:].removeprefix(b" "))
         if self._data and (not line or self._data[-1].strip() == DONE):  # after [DONE] nothing is worth waiting for
             data, self._data = self._data, []
             whole = b"\n".join(data)
+            if self._is_error and b'"error"' not in whole and _is_json(whole):
+                whole, data = b'{"error":' + whole + b"}", data[:1]
             yield from [whole] if len(data) == 1 or _is_json(whole) else data
 
 
@@ -171,7 +181,7 @@ class Stream:
     failure: Failure | None = None
     done: bool = False
     begun: bool = False  # a choice has come
-    unknown: str = ""  # an event that is no piece of a completion: perhaps an error in a dialect of its own
+    unknown: str = ""  # an event that is no piece of a completion, and tells of trouble in a dialect of its own
     first_piece: bool = False  # content or reasoning has come: the prompt's prefix is cached now
 
     def take(self, data: bytes) -> None:
@@ -188,16 +198,15 @@ class Stream:
             return
         if isinstance(chunk, list) and len(chunk) == 1:
             chunk = chunk[0]
-        if not isinstance(chunk, dict):
+        if not (isinstance(chunk, dict) and "choices" in chunk) and TROUBLE.search(data.decode("utf-8", "replace")):
             self.unknown = shown(data)
+        if not isinstance(chunk, dict):
             return
         if not self.finish_reason and _reports_error(chunk, answered=bool(chunk.get("choices"))):
             self.failure = error_inside(chunk, self.wait)
             return
         self.usage = chunk.get("usage") or self.usage
         choices = chunk.get("choices")
-        if "choices" not in chunk and not self.usage:
-            self.unknown = shown(data)
         for choice in choices if isinstance(choices, list) else []:
             if not isinstance(choice, dict) or choice.get("index") not in (0, None):
                 continue
@@ -223,7 +232,7 @@ class Stream:
         if not self.finish_reason and not self.done:
             return Failure("retry", "the stream ended before the reply did")
         if not self.finish_reason and self.unknown:
-            return Failure("retry", f"the stream ended without a finish_reason, after an unknown event: {self.unknown}")
+            return Failure("retry", f"the stream ended without a finish_reason, after this event: {self.unknown}")
         if not self.begun:
             return Failure("retry", "the stream holds no choices")
         return _finished("".join(self.parts), self.finish_reason, self.usage)

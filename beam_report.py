@@ -160,12 +160,12 @@ def headline(comparison: Comparison) -> str:
     found, first = comparison.overall.estimate, shortened(comparison.first.name, 40)
     if found.mean is None:
         return f"no question in common with {first}"
-    verdict = verdict_of(comparison.overall)
+    verdict, ends = verdict_of(comparison.overall), bounds(found, lowest=-1)
     if verdict == "noise":
         return "no difference beyond noise"
-    if verdict is None or found.low is None or found.high is None:
+    if verdict is None or ends is None:
         return f"{number(found.mean, 3, sign=True)} against {first}; one chat in common: no interval, no verdict"
-    near, far = sorted(map(abs, bounds(found, lowest=-1) or ()))
+    near, far = sorted(map(abs, ends))
     return f"{verdict} than {first} by {amount(found.mean)} ({amount(near)} to {amount(far)})"
 
 

@@ -179,9 +179,7 @@ class Run:
         self._drop = False
         self._broken: BaseException | None = None
         self._successes = 0
-        self._sent = 0  # jobs, not attempts
         self._finished = 0
-        self._failed = 0
         self._failed_in_a_row = 0  # attempts
         self._failing_since = 0.0
         self._next_note_at = 0.0  # about a failed attempt
@@ -268,8 +266,7 @@ class Run:
             return None
         if job is not None:
             self._wave_left -= 1
-            self._sent += job.last is None
-            job.sent_at, job.successes_before = now, self._successes
+            job.successes_before = self._successes
         return job
 
     def _may_start(self, now: float) -> bool:
@@ -285,7 +282,7 @@ class Run:
         down = self._failed_in_a_row >= FAILURES_OF_AN_OUTAGE
         if not self._successes and self._limits.stop_after_failures:
             wave = self._limits.stop_after_failures
-            down = self._failed_in_a_row > 0 and self._sent >= wave
+            down = self._failed_in_a_row > 0 and self._order.started >= wave
         if not down:
             return True
         if self._idle() and now >= self._next_wave_at:
@@ -337,6 +334,7 @@ class Run:
                 self._order.landed(job)
             del self._asking[task]
             if outcome is None:
+                self._answered(job)
                 self._order.again(job)
                 following = self._next()
                 continue
@@ -432,9 +430,8 @@ class Run:
         if failed_question is None:
             return
         self._finished += 1
-        self._failed += failed_question
-        all_failed = self._failed == self._finished and not self._successes  # an answer may be on its way to the disk
-        if failed_question and all_failed and self._failed == self._limits.stop_after_failures:
+        # An answer may be on its way to the disk, so what counts is that none has come.
+        if failed_question and not self._successes and self._finished == self._limits.stop_after_failures:
             last = f"; the last one: {job.last.text}" if job.last else ""
             self.stop(
                 Ended(

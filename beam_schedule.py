@@ -50,7 +50,7 @@ class Group:
     item: Any
     fresh: deque[Job] = field(default_factory=deque)  # never sent
     due: deque[Job] = field(default_factory=deque)  # to be sent again now
-    flying: int = 0
+    flying: set[Job] = field(default_factory=set)
     leaving: set[Job] = field(default_factory=set)  # in flight, but their bodies have not gone out whole
     waiting: int = 0  # for their next attempt
     changed_at: float = 0.0  # when the prefix became another one
@@ -66,6 +66,11 @@ class Group:
     def in_progress(self) -> bool:
         """Opened, with a question not yet sent: what `--open-chats` counts."""
         return bool(self.fresh or self.leaving)
+
+    @property
+    def opening(self) -> bool:
+        """A request with the prefix as it is now is in flight."""
+        return any(job.sent_at >= self.changed_at for job in self.flying)
 
     @property
     def over(self) -> bool:
@@ -87,12 +92,13 @@ class Order:
         self._cache_life = cache_life
         self._open: list[Group] = []
         self._exhausted = False
+        self.started = 0  # jobs that were sent, not attempts
 
     def next(self, now: float, may_start: bool = True) -> Job | None:
         """The job to send now; None when there is none. `may_start`: jobs that were never sent may be among them."""
         self._open = [group for group in self._open if not group.over]
         for group in self._open:
-            if self._opener_first and group.flying and not self._cached(group, now):
+            if self._opener_first and group.opening and not self._cached(group, now):
                 continue
             if group.due:
                 return self._sent(group, group.due, now)
@@ -119,7 +125,7 @@ class Order:
 
     def landed(self, job: Job) -> None:
         """The job's request is over."""
-        job.group.flying -= 1
+        job.group.flying.discard(job)
         job.group.leaving.discard(job)
 
     def again(self, job: Job) -> None:
@@ -140,13 +146,15 @@ class Order:
     def _cached(self, group: Group, now: float) -> bool:
         if group.last_piece is None:
             return False
-        return group.flying > 0 or now - group.last_piece < self._cache_life
+        return bool(group.flying) or now - group.last_piece < self._cache_life
 
     def _sent(self, group: Group, queue: deque[Job], now: float) -> Job:
         job = queue.popleft()
+        self.started += queue is group.fresh
         if not self._cached(group, now):
             group.last_piece = None  # this job opens the group, for the first time or after a long pause
-        group.flying += 1
+        group.flying.add(job)
+        job.sent_at = now
         if self._opener_first:
             group.leaving.add(job)
         return job

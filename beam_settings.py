@@ -24,7 +24,11 @@ def load_sidecar(path: Path) -> dict[str, Any] | None:
         ) from error
     shapes = {"settings": dict, "data": dict, "started": list, "mixed_with": list, "shrunk": dict, "selected": int,
               "answers": list, "counts": dict}  # fmt: skip
-    if not isinstance(content, dict) or not all(isinstance(content.get(n, t()), t) for n, t in shapes.items()):
+    if (
+        not isinstance(content, dict)
+        or not all(isinstance(content.get(name, shape()), shape) for name, shape in shapes.items())
+        or not all(isinstance(m, dict) and isinstance(m.get("settings"), dict) for m in content.get("mixed_with", []))
+    ):
         raise UsageError(f"{path}: not the settings of a run; move the file away or write to another --output")
     return content
 
@@ -86,7 +90,7 @@ def bind_settings(
     unknown = binding and not (earlier or {}).get("settings")
     if unknown:
         say(f"warning: what {output} holds has no record of its settings ({path.name}); they are noted as unknown")
-        earlier = {"data": {}, **(earlier or {}), "settings": {}}
+        earlier = {**(earlier or {}), "settings": {}}
         if not adds:
             content = {**content, "settings": {}, "data": {}}
     if earlier:

@@ -134,9 +134,10 @@ def load_run(scores_path: str | Path) -> Run:
     answers = [item for item in _list(sidecar.get("answers")) if isinstance(item, dict)]
     settings = _mapping(sidecar.get("settings"))
     half_points |= {key: scores[key] for key in half_points if key[1] == ORDERING_ABILITY}
-    models = [model for item in answers for model in (*_list(item.get("mixed_with")), item.get("model"))]
+    models = [model for item in answers for model in (*_list(item.get("mixed_models")), item.get("model"))]
     named = dict.fromkeys(one_line(model, 200) for model in models if isinstance(model, str))
     name = " + ".join(filter(None, named)) or path.name
+    made_with = {json.dumps([item.get(n) for n in ("model", "settings")]) for item in answers if item.get("model")}
     selected = [item["selected"] for item in answers if type(item.get("selected")) is int]
     return Run(
         name=name.encode("utf-8", "backslashreplace").decode("utf-8"),
@@ -147,7 +148,7 @@ def load_run(scores_path: str | Path) -> Run:
         selected=sum(selected) if selected and len(selected) == len(answers) else None,
         ordering=_ordering(scores, details, settings),
         mixed_settings=bool(sidecar.get("mixed_with")),
-        mixed_answers=any(_list(item.get("mixed_with")) for item in answers),
+        mixed_answers=any(_list(item.get("mixed_models")) for item in answers) or len(made_with) > 1,
         shrunk=sum(len(_mapping(item.get("shrunk"))) for item in answers),
         settings=settings,
         data=_digests(answers),
@@ -207,7 +208,9 @@ def _asked(answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The settings with which the answers were generated, as far as they are known for each answers file."""
     found: dict[str, list[str]] = {}
     for item in answers:
-        known = {**_mapping(item.get("settings")), **{name: item[name] for name in ("shrunk",) if name in item}}
+        known = _mapping(item.get("settings"))
+        if "shrunk" in item:
+            known = {**known, "shrunk": item["shrunk"]}
         for name, value in known.items():
             found.setdefault(name, []).append(json.dumps(value, ensure_ascii=False, sort_keys=True))
     return {name: ", ".join(sorted(set(v))) for name, v in found.items() if len(v) == len(answers)}

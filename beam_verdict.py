@@ -140,7 +140,9 @@ def _verdict(reply: str, finish_reason: str | None, key: str) -> JsonObject:
         found = _in_fence(text, key, was_cut) or _in_objects(text, objects, key, was_cut)
         beside = tuple(("", other.value) for other in objects)  # flags may be said outside the verdict
         if found and not any(flag_name(name) for name, _ in found):
-            found += mentioned_flags(_outside(text, objects, 0)) + beside
+            said = mentioned_flags(_outside(text, objects, 0))
+            found += tuple((name, value) for name, value in said if value.lower() in FLAG_WORDS)
+            found += tuple(other for other in beside if not _says_score(other[1]))
         if found is None and not was_cut:
             loosely: Callable[[str], JsonObject | None] = prose_verdict if key == "score" else near_json_matches
             found = loosely(_outside(text, objects, 0))
@@ -149,6 +151,13 @@ def _verdict(reply: str, finish_reason: str | None, key: str) -> JsonObject:
     if found is None:
         raise _Unreadable
     return found
+
+
+def _says_score(value: Any) -> bool:
+    try:
+        return _carrier(value, "score") is not None
+    except _Unreadable:
+        return True
 
 
 def _trimmed(text: str) -> str:
@@ -175,6 +184,8 @@ def _in_fence(text: str, key: str, was_cut: bool) -> JsonObject | None:
         return None
     opened: list[int] = []
     _follow_braces(text, 0, place.start, opened)
+    if opened and was_cut:
+        return None
     if opened and _follow_braces(text, place.stop if place.stop < len(text) else place.start, len(text), []):
         return None  # within braces: perhaps quoted
     block = text[place]

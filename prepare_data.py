@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from beam_cli import Parser, comma_list, command, shown_url, started_by
+from beam_cli import Parser, comma_list, command, shown_address, shown_url, started_by
 from beam_common import DATA_DIR, TOKENIZER_DIR, UsageError, keep_secret, one_line, plural, say, write_whole
 from beam_download import MANIFEST, MIRROR, fetch_all, files_for, foreign, read_manifest
 from beam_pair import Content, Pair, differing, read_pair, write_pair
@@ -311,7 +311,7 @@ def _refuse_mirror(text: str) -> None:
         usable = None
     if not usable:
         raise UsageError(
-            f"--mirror {one_line(text.rpartition('@')[2])!r} is no URL; a path is added to one such as https://host/BEAM"
+            f"--mirror {shown_address(text)!r} is no URL; a path is added to one such as https://host/BEAM"
         )
     if mirror.password:
         keep_secret(mirror.password)

@@ -329,6 +329,12 @@ def test_event_lines_however_the_bytes_are_split(text: bytes, expected: list[byt
         assert events(text[:first], text[first:second], text[second:]) == expected, (first, second)
 
 
+def test_an_event_that_is_an_error_by_its_name_is_one() -> None:
+    lines = EventLines()
+    found = list(lines.feed(b'event: error\ndata: {"code":"X1"}\n\nevent: message\ndata: {"code":"X1"}\n\n'))
+    assert found == [b'{"error":{"code":"X1"}}', b'{"code":"X1"}']
+
+
 def test_event_lines_gives_an_event_when_its_end_has_come() -> None:
     lines = EventLines()
     assert [list(lines.feed(part)) for part in (b"data: a\r\r", b"\ndata: b\n", b"\n")] == [[b"a"], [], [b"b"]]
@@ -415,6 +421,16 @@ DONE = b"[DONE]"
         pytest.param([chunk("a"), {"usage": USAGE}, DONE], "a", id="usage-without-choices"),
         pytest.param([chunk("a"), choices({"finish_reason": {"type": "error"}})], RETRY, id="finish-an-object"),
         pytest.param([{"type": "ping", "message": "alive"}, chunk("a"), END], "a", id="ping-with-a-message"),
+        *(
+            pytest.param([chunk("a"), event, DONE], "a", id=f"{name}-and-no-finish")
+            for name, event in (
+                ("ping", {"type": "ping"}),
+                ("empty", {}),
+                ("timings", {"timings": {"ms": 1}}),
+                ("metadata", {"id": "x", "object": "chat.completion.chunk"}),
+                ("text", b'"keepalive"'),
+            )
+        ),
         pytest.param([{**chunk("a"), "error": {"code": 200, "message": "OK"}}, END], "a", id="error-that-is-none"),
     ],
 )
@@ -1333,6 +1349,25 @@ def test_proxy_is_used_and_named(endpoint: Serve, name: str, monkeypatch: pytest
     assert "pass-word" not in outcome.text
 
 
+@pytest.mark.parametrize(("code", "expected"), [(407, STOP), (403, STOP), (429, RETRY), (503, RETRY)])
+def test_a_proxy_that_refuses_the_way_to_a_tls_server(
+    code: int, expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(f"HTTP/1.1 {code} no\r\nContent-Length: 0\r\n\r\n".encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        outcome = ask("https://model.example/v1")
+    assert outcome_of(outcome) == expected
+    assert isinstance(outcome, Failure)
+    assert str(code) in outcome.text
+
+
 @pytest.mark.parametrize("around", ["127.0.0.1", "*", "example.org,127.0.0.1"])
 def test_no_proxy(endpoint: Serve, around: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
@@ -1403,11 +1438,19 @@ def test_an_overflow_is_known_by_its_words(message: str) -> None:
         (529, "input tokens per minute limit exceeded"),
         (503, "the number of queued input tokens exceeded"),
         (500, "unable to allocate context window"),
+        (503, "retry budget exceeded"),
+        (503, "account suspended in pool 3: out of call volume quota"),
+        (429, "API key limit exceeded: 60 requests per minute"),
+        (429, "concurrency limit exceeded, your balance is too low for a higher tier"),
     ],
 )
-def test_a_busy_server_is_no_overflow(status: int, message: str) -> None:
-    """Else history would be cut for it."""
+def test_a_busy_server_is_no_overflow_and_no_empty_account(status: int, message: str) -> None:
+    """Else history would be cut for it, or the run stopped."""
     assert refusal(status, message).kind == "retry"
+
+
+def test_what_certainly_is_an_overflow_may_name_the_memory() -> None:
+    assert refusal(500, "maximum context length is 131072 tokens, out of memory beyond").kind == "overflow"
 
 
 @pytest.mark.parametrize(
@@ -1426,6 +1469,11 @@ def test_a_busy_server_is_no_overflow(status: int, message: str) -> None:
         ),
         pytest.param({"error_code": 18, "error_msg": "Open api qps request limit reached"}, RETRY, id="baidu-rate"),
         pytest.param({"error": {"code": "budget_exceeded", "message": "no"}}, STOP, id="budget"),
+        pytest.param({"error": "invalid request: upstream connection reset"}, RETRY, id="invalid-for-the-upstream"),
+        pytest.param({"error": "CUDA error: invalid argument"}, RETRY, id="invalid-on-the-gpu"),
+        pytest.param({"error": "upstream 401 Unauthorized, rotating key"}, RETRY, id="unauthorized-upstream"),
+        pytest.param({"error": "Unauthorized"}, STOP, id="unauthorized"),
+        pytest.param({"error": "Rate limit exceeded: too many tokens, please wait"}, RETRY, id="rate-of-tokens"),
     ],
 )
 def test_errors_of_vendors_in_a_reply_of_status_200(body: dict[str, Any], expected: object) -> None:

@@ -880,8 +880,8 @@ def padded(seconds: float, step: bytes) -> Iterator[bytes]:
 def test_signs_of_life_longer_than_the_timeout(
     step: bytes, last: bytes, flag: str, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
-    server = endpoint(lambda request: pieces([*padded(1.3, step), last], pause=0.1))
-    ran = run_generate(make_pair(), server.base_url, "--timeout", "1", flag)
+    server = endpoint(lambda request: pieces([*padded(2.4, step), last], pause=0.1))
+    ran = run_generate(make_pair(), server.base_url, "--timeout", "2", flag)
     assert [row["response"] for row in ran.rows] == ["abc"]
     assert len(server.requests) == 1
 
@@ -891,10 +891,10 @@ def test_signs_of_life_for_ever_are_bounded(
     step: bytes, endpoint: Serve, make_pair: MakePair, run_generate: Generate
 ) -> None:
     script = always(pieces(itertools.repeat(step), pause=0.05), "1.1?")
-    ran = run_generate(make_pair(questions=3), endpoint(script).base_url, "--timeout", "0.8", "--max-retries", "1")
+    ran = run_generate(make_pair(questions=3), endpoint(script).base_url, "--timeout", "1.2", "--max-retries", "1")
     assert ran.rc == 0
     assert len(ran.rows) == 3
-    assert ran.errors == ["no whole reply within 2.4 s"]
+    assert ran.errors == ["no whole reply within 3.6 s"]
 
 
 @pytest.mark.parametrize(

@@ -1383,8 +1383,7 @@ def test_nothing_selected_is_said(
         assert (ran.rc, served.requests) == (code, [])
         assert message in ran.err
         no_numbers_that_are_none(ran)
-        assert ran.output.exists() == (code == 0)  # the judge can be given the files of all shards
-        assert ran.rows == []
+        assert not ran.output.exists()
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_an_empty_shard_is_no_error(run_generate: Generate, make_pair: MakePair)
     ran = run_generate(make_pair(2, 1), "http://127.0.0.1:9/v1", "--shard", "3/3")
     assert ran.rc == 0
     assert "empty" in ran.err
-    assert ran.output.read_bytes() == b""  # the judge can be given the files of all shards
+    assert not ran.output.exists()
 
 
 def test_limit_chats_and_types_select(run_generate: Generate, endpoint: Serve, make_pair: MakePair) -> None:

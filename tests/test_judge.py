@@ -751,6 +751,7 @@ def test_answers_of_two_models_get_no_common_score(bench: Bench) -> None:
     assert ran.err.count("\n") == 1
     mixed = bench(one, "--answers", str(one), str(other), "--allow-mixed")
     assert (mixed.rc, len(mixed.rows)) == (0, 2)
+    assert "A part was answered with other settings" in mixed.out
 
 
 def test_answers_of_two_models_in_one_file_are_named(bench: Bench) -> None:
@@ -1499,7 +1500,7 @@ def test_what_the_sidecar_records(bench: Bench) -> None:
             "model": "m",
             "base_url": "http://model/v1",
             "settings": {"temperature": 0.7},
-            "mixed_with": [],
+            "mixed_models": [],
             "shrunk": {},
             "data": data,
             "selected": 7,

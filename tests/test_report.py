@@ -533,7 +533,7 @@ def test_every_form_says_what_the_scores_are_a_mixture_of(
     assert "event_ordering: mode unknown" in shown
     assert "A part was judged with other settings or unknown ones: judge, prompts, data." in shown
     assert "A part was answered with" not in shown
-    sidecar["answers"] = [{"model": "A", "mixed_with": [None]}, {"model": "B", "mixed_with": ["C", "A"]}]
+    sidecar["answers"] = [{"model": "A", "mixed_models": [None]}, {"model": "B", "mixed_models": ["C", "A"]}]
     (tmp_path / "one.run.json").write_text(json.dumps(sidecar))
     shown = report(capsys, path, "--format", form)[1]
     assert "A part was answered with other settings or unknown ones: model, sampling, data." in shown
@@ -545,7 +545,7 @@ def test_the_summary_alone_keeps_to_its_width_too(tmp_path: Path) -> None:
     write_run(
         path,
         settings={"judge_model": "裁判" * 60, "event_ordering": "mixed"},
-        answers=[{"model": "模型" * 60, "selected": 70_000, "mixed_with": ["m"], "shrunk": {"1": 2}}],
+        answers=[{"model": "模型" * 60, "selected": 70_000, "mixed_models": ["m"], "shrunk": {"1": 2}}],
         counts={"answers": 70_000, "outdated": 70_000, "stale": 70_000, "unscorable": 70_000},
         mixed_with=[{}],
     )
@@ -569,7 +569,9 @@ def test_notes_on_mixed_and_changed_answers_and_shrunk_chats(tmp_path: Path) -> 
     other = write_scores(tmp_path / "other.jsonl", four(1, 0, 1, 1))
     write_run(one, answers=[{"model": "A", "data": DATA, "shrunk": {}}])
     write_run(
-        other, answers=[{"model": "B", "data": DATA, "shrunk": {"3": 390}, "mixed_with": ["B"]}], counts={"outdated": 1}
+        other,
+        answers=[{"model": "B", "data": DATA, "shrunk": {"3": 390}, "mixed_models": ["B"]}],
+        counts={"outdated": 1},
     )
     notes = beam_report.compare(load_run(one), load_run(other)).notes
     assert 'shrunk of the answers differs: {} for A, {"3": 390} for B' in notes

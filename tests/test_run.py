@@ -134,6 +134,21 @@ def test_jobs_never_sent_wait_while_none_may_start() -> None:
     assert not order.over, "a1 was never sent"
 
 
+def test_a_changed_prefix_waits_for_its_own_opener_only() -> None:
+    """Requests with the prefix as it was before may take for ever."""
+    (a,) = groups(4)
+    order = Order([a], open_limit=1, opener_first=True)
+    drain(order, now=1.0)
+    a.last_piece = 1.0
+    second = order.next(1.0)
+    assert second is not None
+    a.changed_at = second.sent_at = 2.0  # it was found too long, was cut and is asked again
+    a.last_piece = None
+    assert drain(order, now=3.0) == []
+    order.landed(second)  # it failed; the first is still in flight
+    assert names(drain(order, now=4.0)) == ["a2"], "the next question opens"
+
+
 def test_reopened_jobs_are_grouped_with_their_opener_first() -> None:
     a, b = groups(2, 2)
     order = Order([a, b], open_limit=2, opener_first=True)

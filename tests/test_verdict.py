@@ -326,6 +326,8 @@ def test_objects_among_other_text(reply: str, level: float | None) -> None:
         ("near-json", '{"score": 1.0,}', None),
         ("after-thinking", '<think>x</think>{"score": 1}', 1.0),
         ("in-thinking", '<think>so {"score": 1}', None),
+        ("quoting-a-block", '{"score": 0.0, "reason": "it shows\n```json\n{"score": 1.0, "reason": "x"}', None),
+        ("after-quoting-a-block", '{"score": 0.0, "reason": "it shows\n```json\n{"score": 1.0}\n```\nwhich', None),
     ),
 )
 @pytest.mark.parametrize("finish_reason", ["length", "LENGTH", "max_tokens"])
@@ -434,6 +436,9 @@ def test_near_json(reply: str, level: float | None) -> None:
         ("bold-over-one", "Score: **1.0** / 1.0", 1.0),
         ("bold-over-five", "Score: **1.0** / 5", None),
         ("out-of-one", "Score: 0.5 out of 1", 0.5),
+        ("with-a-legend", "Score: 1.0 (1 = fully met)", 1.0),
+        ("with-a-version", "Score: 0.0 - the response mentions TLS 1.0 only", 0.0),
+        ("with-another-level-denied", "Score: 1.0 (fully met, not 0.5)", 1.0),
         ("of-two-parts", "Score: 1.0 for the date, 0.0 for the place", None),
         ("with-another-level-in-the-next-sentence", "Score: 0.5. For 1.0 the place is missing.", 0.5),
         ("points-out-of-one", "Score: 1 point out of 1", 1.0),
@@ -844,6 +849,9 @@ def ordering(score: str, **flags: str) -> str:
         ("flags-in-prose-before-the-object", 'all_present: false\norder_correct: true\n{"score": 1.0}', None),
         ("flags-in-prose-agreeing", 'all_present: true\norder_correct: true\n{"score": 1.0}', 1.0),
         ("flags-in-prose-before-a-block", '**All present:** no\n```json\n{"score": 1.0}\n```', None),
+        ("an-order-written-out", 'The correct order is A, B, C.\nCorrect order: A, B\n{"score": 1.0}', 1.0),
+        ("all-events-written-out", 'All events present: A, B, C\n```json\n{"score": 1.0}\n```', 1.0),
+        ("flags-of-a-draft-with-a-score", f'{ordering("0", all_present="false")}\nNo:\n{{"score": 1.0}}', 1.0),
         ("flags-in-an-object-before-it", '{"all_present": false, "order_correct": true}\n{"score": 1.0}', None),
         (
             "flags-of-a-draft",
