@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -121,11 +121,12 @@ def _better(earlier: Answer, later: Answer) -> Answer:
 # What the scores' sidecar keeps of the answers files.
 
 
-def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_folder: Path) -> dict[str, Any]:
+def described_answers(
+    path: Path, answers: Mapping[QuestionKey, Answer], scores_folder: Path, outdated: Collection[QuestionKey]
+) -> dict[str, Any]:
     """What is known of an answers file: whose answers, about which data, how many were selected, what is in it.
 
     Questions that count from another file are left out of these numbers, so that those of several files add up.
-    Files of one name are told apart by a digest of where they lie, seen from the scores: so the record holds no path.
     """
     try:
         run = load_sidecar(beside(path, ".run.json")) or {}
@@ -135,10 +136,9 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
     settings, selected, how = run.get("settings", {}), run.get("selected"), run.get("run")
     if type(selected) is int:
         selected -= sum(path in answer.also_in for answer in answers.values())
-    own = [answer for answer in answers.values() if answer.path == path]
     return {
         "file": path.name,
-        "path_sha256": sha256_of_text(os.path.relpath(path.resolve(), scores_folder.resolve()))[:16],
+        "path_sha256": _place_of(path, scores_folder),
         "model": settings.get("model"),
         "base_url": settings.get("base_url"),
         "settings": {name: value for name, value in settings.items() if name not in ("model", "base_url")},
@@ -147,12 +147,35 @@ def described_answers(path: Path, answers: Mapping[QuestionKey, Answer], scores_
         "data": run.get("data"),
         "selected": selected,
         "shard": how.get("shard") if isinstance(how, dict) else None,
-        "counts": {
-            "answers": len(own),
-            "unscorable": sum(not a.scorable for a in own),
-            "answers_with_error": sum(a.error is not None for a in own),
-            "empty": sum(a.blank and a.error is None for a in own),
-        },
+        "counts": _counted(path, answers, outdated),
+    }
+
+
+def recounted(
+    files: Sequence[Any],
+    paths: Iterable[Path],
+    answers: Mapping[QuestionKey, Answer],
+    scores_folder: Path,
+    outdated: Collection[QuestionKey],
+) -> list[Any]:
+    """The files on record, those at `paths` with what is in them by now."""
+    counts = {_place_of(path, scores_folder): _counted(path, answers, outdated) for path in paths}
+    return [{**file, "counts": counts.get(file.get("path_sha256"), file.get("counts"))} for file in files]
+
+
+def _place_of(path: Path, scores_folder: Path) -> str:
+    """Files of one name are told apart by a digest of where they lie, seen from the scores: so the record holds no path."""
+    return sha256_of_text(os.path.relpath(path.resolve(), scores_folder.resolve()))[:16]
+
+
+def _counted(path: Path, answers: Mapping[QuestionKey, Answer], outdated: Collection[QuestionKey]) -> dict[str, int]:
+    own = [answer for answer in answers.values() if answer.path == path]
+    return {
+        "answers": len(own),
+        "unscorable": sum(not a.scorable for a in own),
+        "answers_with_error": sum(a.error is not None for a in own),
+        "empty": sum(a.blank and a.error is None for a in own),
+        "outdated": sum(a.key in outdated for a in own),
     }
 
 

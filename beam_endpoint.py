@@ -211,7 +211,7 @@ class Endpoint:
             if body is None:
                 return Failure("retry", f"the reply is longer than {LONGEST_REPLY // 2**20} MB")
             return self._whole(body, wait)
-        if re.match(rb"(data|event|id|retry)?:", start):
+        if re.match(rb"(data|event|id|retry|error)?:", start):
             return await self._streamed(start, chunks, on_first_piece, wait, bound)
         return Failure("retry", f"the reply is neither JSON nor a stream: {shown(start)}")
 

@@ -297,28 +297,32 @@ class Generation:
         group, question = job.group, job.item
         last = encode_json(final_message(question["question"]))
         try:
-            while True:
-                prompt = await self._prompt(group)
-                if self.run.stopping:  # it came while the prompt was being built
-                    return Failure("retry", "the run stops")
-                body = encode_body(self.settings, prompt.pieces, last)
-                outcome = await self.endpoint.ask(body, lambda: self.run.touch(job), lambda: self.run.sent(job))
-                if getattr(outcome, "kind", "") != "overflow" or self.args.on_overflow == "record":
-                    break
+            prompt = await self._prompt(group)
+            if self.run.stopping:  # it came while the prompt was being built
+                return Failure("retry", "the run stops")
+            body = encode_body(self.settings, prompt.pieces, last)
+            outcome = await self.endpoint.ask(body, lambda: self.run.touch(job), lambda: self.run.sent(job))
+            if getattr(outcome, "kind", "") == "overflow" and self.args.on_overflow == "shrink":
                 if self.run.stopping:
                     return Failure("retry", outcome.text)
-                if self.builder.is_cut_further(prompt):  # by another question, which opens the chat anew
-                    return None
-                if self.cuts[job] == MOST_SHRINKS or not self.builder.shrink(prompt, outcome.over):  # type: ignore[union-attr]
-                    break
-                self.cuts[job] += 1
-                self.run.changed(job)
-                group.item.prompt = None
+                if self._shrunk(job, prompt, outcome.over):  # type: ignore[union-attr]
+                    return None  # to be asked again in its turn, so that one request opens the cut chat
             self._look_for_silent_cut(group.item, prompt, outcome)
             return outcome
         finally:
             if not group.fresh and len(group.flying) == 1:  # nobody else needs the prompt now
                 group.item.prompt = None
+
+    def _shrunk(self, job: Job, prompt: Prompt, over: tuple[int, int] | None) -> bool:
+        """Whether the chat is shorter now than in a prompt that was too long: for this question or, before it, another."""
+        if self.builder.is_cut_further(prompt):
+            return True
+        if self.cuts[job] == MOST_SHRINKS or not self.builder.shrink(prompt, over):
+            return False
+        self.cuts[job] += 1
+        self.run.changed(job.group)
+        job.group.item.prompt = None
+        return True
 
     def _look_for_silent_cut(self, chat: Chat, prompt: Prompt, outcome: Reply | Failure) -> None:
         reported = getattr(outcome, "prompt_tokens", None)
@@ -421,8 +425,11 @@ def generate(
             earlier = load_sidecar(place) if binding else None
             if earlier:
                 content["selected"] = max(int(earlier.get("selected") or 0), len(keys | recorded.keys()))
-                builder.shrunk.update({c: n for c, n in earlier.get("shrunk", {}).items() if isinstance(n, int)})
-                content |= {"shrunk": builder.shrunk} if builder.shrunk else {}
+                if earlier.get("data", {}).get("chats_sha256") == chats.sha256:
+                    builder.shrunk.update({c: n for c, n in earlier.get("shrunk", {}).items() if isinstance(n, int)})
+                if builder.shrunk:
+                    content["shrunk"] = builder.shrunk
+                    say(f"{plural(len(builder.shrunk), 'chat')} cut further by --on-overflow shrink: applied again")
             bind_settings(
                 place, content, binding=binding, allow_mixed=args.allow_mixed, output=args.output, adds=bool(left)
             )

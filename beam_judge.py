@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from beam_answers import (
     missing_shards,
     origin,
     read_answers,
+    recounted,
     summed_counts,
     with_earlier,
 )
@@ -258,12 +259,14 @@ def sidecar(
     answers: Mapping[QuestionKey, Answer],
     scored: Iterable[QuestionKey] = (),
     earlier: Sequence[Any] = (),
+    outdated: Collection[QuestionKey] = (),
 ) -> dict[str, Any]:
     """The settings of a run for the record. `settings` (but for the ordering mode) and `data` bind a later resume.
 
-    `scored`: the questions with a score. `earlier`: what is on record of answers files on whose answers scores rest, too.
+    `scored`: the questions with a score, `outdated`: those whose answer has changed since. `earlier`: what is on record
+    of answers files on whose answers scores rest, too.
     """
-    now = [described_answers(Path(path), answers, Path(args.output).parent) for path in args.answers]
+    now = [described_answers(Path(path), answers, Path(args.output).parent, outdated) for path in args.answers]
     models = {str(file["model"]): file["file"] for file in now if file["model"]}
     if len(models) > 1 and not args.allow_mixed:
         raise UsageError(
@@ -316,8 +319,7 @@ class Record:
         """Record the settings of this run; UsageError when the scores there rest on others."""
         known = {*self.scores.rows, *self.details.rows}
         earlier = [] if known <= answers.keys() else self.earlier.get("answers", [])
-        content = sidecar(self.args, prompts, answers, self.scores.rows, earlier)
-        content["counts"] |= self.outdated(answers)
+        content = sidecar(self.args, prompts, answers, self.scores.rows, earlier, self.outdated(answers))
         if missing := missing_shards(content["answers"]):
             say(
                 f"warning: no answers of shard {', '.join(missing)}: the scores are of a part of the run, unless there were "
@@ -337,21 +339,19 @@ class Record:
     def end(self, mode: str, answers: Mapping[QuestionKey, Answer]) -> None:
         """Record the ordering mode that the scores are of by now, and how many are of answers that have changed."""
         before = load_sidecar(self.path) or {}
-        settings, counts = before.get("settings", {}), before.get("counts", {})
-        now = {**before, "counts": {k: v for k, v in counts.items() if k != "outdated"} | self.outdated(answers)}
-        if settings:
+        paths, folder = map(Path, self.args.answers), Path(self.args.output).parent
+        files = recounted(before.get("answers", []), paths, answers, folder, self.outdated(answers))
+        now = {**before, "answers": files, "counts": {**before.get("counts", {}), **summed_counts(files)}}
+        if settings := before.get("settings"):
             now["settings"] = {**settings, "event_ordering": one_mode(self.modes() or {mode})}
         if before and now != before:
             save_sidecar(self.path, now)
 
-    def outdated(self, answers: Mapping[QuestionKey, Answer]) -> dict[str, int]:
-        """How many scores are of answers that have changed since, if any are."""
-        found = [
-            (self.details.rows[key], answers[key])
-            for key in self.scores.rows.keys() & answers.keys() & self.details.rows.keys()
-        ]
-        outdated = sum(not still_holds(detail, answer, detail.get("ordering", "")) for detail, answer in found)
-        return {"outdated": outdated} if outdated else {}
+    def outdated(self, answers: Mapping[QuestionKey, Answer]) -> set[QuestionKey]:
+        """The questions whose answer has changed since it was scored."""
+        scored = self.scores.rows.keys() & answers.keys() & self.details.rows.keys()
+        details = {key: self.details.rows[key] for key in scored}
+        return {key for key, d in details.items() if not still_holds(d, answers[key], d.get("ordering", ""))}
 
     def modes(self) -> set[str | None]:
         return ordering_modes(self.scores.rows, self.details.rows, self.mode)

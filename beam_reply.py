@@ -27,6 +27,7 @@ TEXT_TYPES = (None, "text", "output_text")  # of a part; there are also parts of
 MOST_COUNTED = 10**12  # tokens; above it is junk
 NO_REASON = ("", "null", "none", "nil", "undefined")  # some servers send the word with every piece
 BROKEN = re.compile(r"(?i)error|abort|cancel|fail|time[d_ ]*out|interrupt|disconnect|overload|unavailable|insufficient")
+HEARTBEATS = ("ping", "heartbeat", "keepalive", "keep-alive")
 TROUBLE = re.compile(rf"{BROKEN.pattern}|\berr\b|exception|died|crash|success\W{{1,4}}false")
 FILTERED = re.compile(r"content_?filter|sensitive|safety|prohibited", re.I)
 
@@ -84,7 +85,7 @@ def _finished(text: str, finish_reason: object, usage: object) -> Reply | Failur
 
 
 def _is_heartbeat(body: Mapping[str, Any]) -> bool:
-    return str(body.get("type") or body.get("event")).lower() in ("ping", "heartbeat", "keepalive", "keep-alive")
+    return str(body.get("type") or body.get("event")).lower() in HEARTBEATS
 
 
 def _reports_error(body: Mapping[str, Any], answered: bool) -> bool:
@@ -133,7 +134,7 @@ class EventLines:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # of a line whose end has not come yet
         self._data: list[bytes] = []
-        self._is_error = False  # the event is one by its name
+        self._event = ""  # its name
         self._after_return = False  # a line feed that comes next is the second half of a line end
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -150,14 +151,18 @@ class EventLines:
             yield from self._line(line.rstrip(b"\r\n"))
 
     def _line(self, line: bytes) -> Iterator[bytes]:
-        if line.startswith(b"event:"):
-            self._is_error = b"error" in line.lower()
-        if line.startswith(b"data:"):
-            self._data.append(line[5:].removeprefix(b" "))
+        field, _, value = line.partition(b":")
+        if field == b"event":
+            self._event = value.strip().lower().decode("ascii", "replace")
+        if field in (b"data", b"error"):  # llama.cpp's server has its errors in a field of their own
+            self._data.append(value.removeprefix(b" "))
+            self._event = "error" if field == b"error" else self._event
         if self._data and (not line or self._data[-1].strip() == DONE):  # after [DONE] nothing is worth waiting for
-            data, self._data = self._data, []
+            data, self._data, event, self._event = self._data, [], self._event, ""
+            if event in HEARTBEATS:
+                return
             whole = b"\n".join(data)
-            if self._is_error and b'"error"' not in whole and _is_json(whole):
+            if "error" in event and b'"error"' not in whole and _is_json(whole):
                 whole, data = b'{"error":' + whole + b"}", data[:1]
             yield from [whole] if len(data) == 1 or _is_json(whole) else data
 
@@ -188,13 +193,14 @@ class Stream:
         """One event's data."""
         if self.done or not data.strip():
             return
-        if data.strip() == DONE:
+        if data.strip().upper() == DONE:
             self.done = True
             return
         try:
             chunk = json.loads(data)
         except (ValueError, RecursionError):
-            self.failure = Failure("retry", f"an event of the stream is not JSON: {shown(data)}")
+            if not self.finish_reason:
+                self.failure = Failure("retry", f"an event of the stream is not JSON: {shown(data)}")
             return
         if isinstance(chunk, list) and len(chunk) == 1:
             chunk = chunk[0]
@@ -206,6 +212,8 @@ class Stream:
             self.failure = error_inside(chunk, self.wait)
             return
         self.usage = chunk.get("usage") or self.usage
+        if isinstance(own := chunk.get("x_groq"), dict) and own.get("error"):
+            self.unknown = shown(data)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
             if not isinstance(choice, dict) or choice.get("index") not in (0, None):
@@ -217,6 +225,8 @@ class Stream:
             self.begun |= "delta" in choice or isinstance(delta, dict)
             content = delta.get("content") if isinstance(delta, dict) else None
             if not isinstance(delta, dict | None) or not isinstance(content, str | list | None):
+                if self.finish_reason:
+                    continue
                 self.failure = Failure("retry", f"a piece of the stream has an unknown shape: {shown(data)}")
                 return
             if delta is not None:

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from beam_common import StoppedEarly, UsageError, plural, say
 from beam_failure import Failure
 from beam_reply import Reply
-from beam_schedule import Job, Order, Waits, backoff
+from beam_schedule import Group, Job, Order, Waits, backoff
 
 WAITS = Waits()
 FAILURES_OF_AN_OUTAGE = 4  # attempts in a row
@@ -225,10 +225,9 @@ class Run:
             job.group.last_piece = time.monotonic()
             self._wake.set()
 
-    def changed(self, job: Job) -> None:
-        """The prefix of a job's group has changed: this job, which is asked at once, opens the group anew."""
-        job.group.last_piece = None
-        job.group.changed_at = job.sent_at = time.monotonic()
+    def changed(self, group: Group) -> None:
+        """The prefix of a group has changed: one request opens it anew, whatever is in flight with the old one."""
+        group.last_piece, group.changed_at = None, time.monotonic()
 
     def sent(self, job: Job) -> None:
         """The body of a job's request has gone out."""

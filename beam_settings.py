@@ -106,7 +106,8 @@ def bind_settings(
             return
         mixed = list(earlier.get("mixed_with", []))
         if adds and (found or unknown):
-            mixed.append({"settings": earlier["settings"], "data": earlier.get("data", {})})
+            shrunk = {"shrunk": earlier["shrunk"]} if "shrunk" in earlier else {}
+            mixed.append({"settings": earlier["settings"], "data": earlier.get("data", {}), **shrunk})
         if found:
             say(
                 f"warning: {output} gets mixed, which its record and all that is made of it will say: {'; '.join(found)}"

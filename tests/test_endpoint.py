@@ -329,10 +329,18 @@ def test_event_lines_however_the_bytes_are_split(text: bytes, expected: list[byt
         assert events(text[:first], text[first:second], text[second:]) == expected, (first, second)
 
 
-def test_an_event_that_is_an_error_by_its_name_is_one() -> None:
-    lines = EventLines()
-    found = list(lines.feed(b'event: error\ndata: {"code":"X1"}\n\nevent: message\ndata: {"code":"X1"}\n\n'))
-    assert found == [b'{"error":{"code":"X1"}}', b'{"code":"X1"}']
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(b'event: error\ndata: {"code":"X1"}\n\n', [b'{"error":{"code":"X1"}}'], id="by-its-name"),
+        pytest.param(b'error: {"code":500}\n\n', [b'{"error":{"code":500}}'], id="in-a-field-of-its-own"),
+        pytest.param(b'event: message\ndata: {"code":"X1"}\n\n', [b'{"code":"X1"}'], id="another-name"),
+        pytest.param(b"event: error\ndata: {}\n\ndata: {}\n\n", [b'{"error":{}}', b"{}"], id="the-next-one-is-none"),
+        pytest.param(b"event: ping\ndata: alive\n\ndata: {}\n\n", [b"{}"], id="heartbeat"),
+    ],
+)
+def test_event_names(text: bytes, expected: list[bytes]) -> None:
+    assert list(EventLines().feed(text)) == expected
 
 
 def test_event_lines_gives_an_event_when_its_end_has_come() -> None:
@@ -378,6 +386,9 @@ DONE = b"[DONE]"
         pytest.param([chunk("a\ud83d"), END], "a\ud83d", id="lone-surrogate"),
         pytest.param([chunk("a"), END, DONE, chunk("X")], "a", id="nothing-after-done"),
         pytest.param([chunk("a"), END, {"error": {"code": 500}}], "a", id="error-after-the-finish"),
+        pytest.param([chunk("a"), END, b"ping", b"[done]"], "a", id="text-after-the-finish"),
+        pytest.param([chunk("a"), END, choices({"delta": "odd"}), DONE], "a", id="odd-piece-after-the-finish"),
+        pytest.param([chunk("a"), {**choices(), "x_groq": {"error": "stopped"}}, DONE], RETRY, id="groq-error"),
         pytest.param([chunk("a"), {"error": None, **chunk("b")}, END], "ab", id="error-null"),
         pytest.param([chunk("a"), {"error": {"code": None}, **chunk("b")}, END], "ab", id="error-without-content"),
         pytest.param([], RETRY, id="nothing"),

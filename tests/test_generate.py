@@ -380,8 +380,38 @@ def test_a_resume_starts_where_the_history_was_cut_before(
     served = endpoint(too_long(1000))
     run_generate(pair, served.base_url, "--on-overflow", "shrink", "--limit", "1")
     before = len(served.requests)
-    run_generate(pair, served.base_url, "--on-overflow", "shrink")
+    ran = run_generate(pair, served.base_url, "--on-overflow", "shrink")
     assert len(served.requests) == before + 1
+    assert "1 chat cut further by --on-overflow shrink: applied again" in ran.err
+
+
+def test_other_chats_are_not_cut_as_the_recorded_ones_were(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+) -> None:
+    served = endpoint(too_long(1000))
+    run_generate(make_pair(1, 2, rounds=100), served.base_url, "--on-overflow", "shrink", "--limit", "1")
+    ran = run_generate(make_pair(1, 2, rounds=9), served.base_url, "--allow-mixed")
+    assert (ran.rc, len(served.requests[-1].messages)) == (0, 19)
+
+
+def test_a_cut_chat_waits_for_the_endpoint_like_all_others(
+    run_generate: Generate, endpoint: Serve, make_pair: MakePair
+) -> None:
+    """A wait that the endpoint names holds back the shorter prompt, too."""
+    overflow = status(400, {"error": {"message": "prompt is too long: 2040 tokens > 2000"}})
+
+    def script(request: Recorded) -> Answer:
+        if request.number == 0:
+            served.wait_until(lambda: len(served.requests) == 2 and served.requests[1].answered is not None)
+            return after(0.2, overflow)
+        return status(429, headers={"Retry-After": "1"}) if request.number == 1 else say("fits")
+
+    served = endpoint(script)
+    ran = run_generate(make_pair(2, 1, rounds=50), served.base_url, "--on-overflow", "shrink")
+    assert [row["response"] for row in ran.rows] == ["fits", "fits"]
+    limited, *later = sorted(served.requests[1:], key=lambda request: request.number)
+    assert limited.answered is not None
+    assert all(request.received >= limited.answered + 1 for request in later)
 
 
 def test_nothing_is_asked_again_shrunk_once_the_run_has_stopped(

@@ -800,7 +800,17 @@ def test_scores_of_answers_that_have_changed_are_not_passed_off_as_judged(bench:
     whole = bench(answered)
     assert counts_of(whole)["answers not judged yet"] == "0"
     assert "changed since" not in whole.out
-    assert "outdated" not in sidecar_of(whole)["counts"]
+    assert sidecar_of(whole)["counts"]["outdated"] == 0
+
+
+def test_scores_of_changed_answers_stay_counted_while_another_file_is_judged(bench: Bench) -> None:
+    one = write_lines(bench.folder / "one.jsonl", [answer("yes")])
+    other = write_lines(bench.folder / "other.jsonl", [answer("yes", index=1, response="", error="HTTP 500")])
+    bench(one, "--answers", str(one), str(other))
+    write_lines(other, [answer("yes", index=1)])
+    assert counts_of(bench(one, "--answers", str(one), str(other), "--limit", "1"))["answers not judged yet"] == "1"
+    alone = counts_of(bench(one))
+    assert (alone["answers not judged yet"], alone["scores of answers that have changed since"]) == ("1", "1")
 
 
 def test_paid_verdicts_are_kept_when_the_answers_file_goes(bench: Bench) -> None:
@@ -880,7 +890,13 @@ def test_shards_judged_one_after_another_are_all_on_record(bench: Bench) -> None
         ("answers.jsonl", 6),
     ]
     assert len({item["path_sha256"] for item in files}) == 3
-    assert sidecar_of(limited)["counts"] == {"answers": 15, "unscorable": 3, "answers_with_error": 3, "empty": 3}
+    assert sidecar_of(limited)["counts"] == {
+        "answers": 15,
+        "unscorable": 3,
+        "answers_with_error": 3,
+        "empty": 3,
+        "outdated": 0,
+    }
     together = bench(shards[0], "--answers", *map(str, shards))
     assert together.out == ran.out
     assert len(sidecar_of(together)["answers"]) == 3
@@ -1505,10 +1521,10 @@ def test_what_the_sidecar_records(bench: Bench) -> None:
             "data": data,
             "selected": 7,
             "shard": None,
-            "counts": {"answers": 4, "unscorable": 1, "answers_with_error": 1, "empty": 1},
+            "counts": {"answers": 4, "unscorable": 1, "answers_with_error": 1, "empty": 1, "outdated": 0},
         }
     ]
-    assert sidecar["counts"] == {"answers": 4, "unscorable": 1, "answers_with_error": 1, "empty": 1}
+    assert sidecar["counts"] == {"answers": 4, "unscorable": 1, "answers_with_error": 1, "empty": 1, "outdated": 0}
     assert sidecar["run"]["header_names"] == ["X-Team"]
     assert (sidecar["program"], len(sidecar["started"])) == ("beam_judge.py", 1)
     assert ran.out.startswith("=== BEAM summary (n=3 of 7 selected) ===")
