@@ -11,6 +11,7 @@ are in the file; 1: stopped early; 2: bad usage or input; 130/143: SIGINT/SIGTER
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shlex
@@ -39,6 +40,7 @@ from beam_cli import (
     started_by,
 )
 from beam_common import (
+    StoppedEarly,
     UsageError,
     beside,
     key_of,
@@ -230,11 +232,14 @@ class Generation:
     def commit(self, rows: Sequence[dict[str, Any]]) -> None:
         """Further cuts first: no answer stands without a record of what was left out of its prompt."""
         try:
-            if self.builder.shrunk != self.recorded:
-                self.record()
-                self.recorded = dict(self.builder.shrunk)
+            self.record_cuts()
         finally:  # whatever it is: the answers are paid for
             self.log.append(rows)
+
+    def record_cuts(self) -> None:
+        if self.builder.shrunk != self.recorded:
+            self.record()
+            self.recorded = dict(self.builder.shrunk)
 
     async def go(self, questions: Sequence[dict[str, Any]], done: int, key: str) -> Ended:
         from concurrent.futures import ThreadPoolExecutor
@@ -273,6 +278,8 @@ class Generation:
             self.progress.close()
             await self.endpoint.close()
             self.worker.shutdown(wait=False, cancel_futures=True)
+            with contextlib.suppress(UsageError, StoppedEarly):  # it was said when it failed at first
+                self.record_cuts()
 
     async def _prompt(self, group: Group) -> Prompt:
         import asyncio
