@@ -134,6 +134,7 @@ def described_answers(
         say(f"warning: {error}")
         run = {}
     settings, selected, how = run.get("settings", {}), run.get("selected"), run.get("run")
+    mixed = run.get("mixed_with", [])
     if type(selected) is int:
         selected -= sum(path in answer.also_in for answer in answers.values())
     return {
@@ -142,8 +143,8 @@ def described_answers(
         "model": settings.get("model"),
         "base_url": settings.get("base_url"),
         "settings": {name: value for name, value in settings.items() if name not in ("model", "base_url")},
-        "mixed_models": [item["settings"].get("model") for item in run.get("mixed_with", [])],
-        "shrunk": run.get("shrunk", {}),
+        "mixed_models": [item["settings"].get("model") for item in mixed],
+        "shrunk": {chat: first for part in (*mixed, run) for chat, first in part.get("shrunk", {}).items()},
         "data": run.get("data"),
         "selected": selected,
         "shard": how.get("shard") if isinstance(how, dict) else None,

@@ -122,7 +122,7 @@ def keep_plain_cookies(client: Any) -> None:
 # Command lines.
 
 
-LONGEST_STRAY = 16  # characters of an argument that nobody knows; keys are longer
+LONGEST_STRAY = 16  # characters of arguments that nobody knows: what is longer may be a key
 
 
 class Parser(argparse.ArgumentParser):
@@ -140,9 +140,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         before, unknown, arguments = message.partition("unrecognized arguments: ")
         if unknown:  # what follows a misspelt --api-key is a key
-            words = [word.partition("=")[0] for word in arguments.split()]
-            shown = [word if word.startswith("--") or len(word) < LONGEST_STRAY else HIDDEN for word in words]
-            message = before + unknown + " ".join(shown)
+            flags = [word.partition("=")[0] for word in arguments.split() if word.startswith("--")]
+            message = before + unknown + (" ".join(flags) or (arguments if len(arguments) < LONGEST_STRAY else HIDDEN))
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 

@@ -77,7 +77,9 @@ QUOTA_WORDS = re.compile(  # only below status 500, and not beside a rate or a n
     r"|spending limit|api usage limit|overdue|arrear|good standing|余额不足|额度不足|额度已用尽|剩余额度|欠费",
     re.I,
 )
-RATE_WORDS = re.compile(r"per (second|minute)|this minute|\b[TR]PM\b|concurren|rate[ _-]?limit", re.I)
+RATE_WORDS = re.compile(
+    r"per (second|minute)|this minute|\b[TR]PM\b|concurren|rate limit (is |has been )?(reached|exceeded|hit)", re.I
+)
 OVERFLOW = re.compile(
     r"context_length_exceeded|context[ _-]?length|context[ _-]window|\bn_ctx\b|exceed_context_size|context size"
     r"|(prompt|input) (is |was )?too long|(prompt|input|request) (is|was) too (long|large)"
@@ -89,10 +91,13 @@ OVERFLOW = re.compile(
     r"|token count of \d+ exceeds|max input (characters|tokens|length)",
     re.I,
 )
-CERTAIN_OVERFLOW = re.compile(r"context_length_exceeded|maximum context length|prompt is too long|max_model_len", re.I)
+CERTAIN_OVERFLOW = re.compile(
+    r"context_length_exceeded|exceed_context_size|maximum context length|prompt is too long|max_model_len", re.I
+)
 BUSY = re.compile(  # beside a status that may pass these weigh more than the other words for an overflow
     r"concurren|in[- ]flight|queue (is )?full|queued|per (second|minute|hour|day)|out of memory|to allocate|overload|busy"
-    r"|rate[ _-]?limit|throttl|upstream|connection|cuda|please wait|retry (in|later)|try again",
+    r"|rate[ _-]?limit|throttl|upstream|connection (was )?(reset|refused|error|closed|aborted|timed)|cuda"
+    r"|please wait|retry (in|later)|try again(?! with\b)",
     re.I,
 )
 HTML_PAGE = re.compile(r"<\s*(!doctype\s+html|html|head|body)\b.*", re.I | re.S)  # to its end

@@ -225,6 +225,7 @@ class Generation:
         self.args, self.builder, self.log, self.tally = args, builder, log, tally
         self.saver: GroupCommit[dict[str, Any]] = GroupCommit(self.commit)
         self.record, self.recorded = record, dict(builder.shrunk)
+        self.trouble: UsageError | StoppedEarly | None = None
         self.cuts: Counter[Job] = Counter()
         self.settings = encode_json(body_settings(args))
         self.think_warned = False
@@ -233,8 +234,9 @@ class Generation:
         """Further cuts first: no answer stands without a record of what was left out of its prompt."""
         try:
             self.record_cuts()
-        finally:  # whatever it is: the answers are paid for
-            self.log.append(rows)
+        except (UsageError, StoppedEarly) as error:  # the answers are paid for: they are saved before the run stops
+            self.trouble = error
+        self.log.append(rows)
 
     def record_cuts(self) -> None:
         if self.builder.shrunk != self.recorded:
@@ -357,6 +359,8 @@ class Generation:
                 )
         self.tally.add_row(row)
         self.progress.step()
+        if self.trouble:
+            raise self.trouble
 
 
 def body_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -436,7 +440,8 @@ def generate(
                     builder.shrunk.update({c: n for c, n in earlier.get("shrunk", {}).items() if isinstance(n, int)})
                 if builder.shrunk:
                     content["shrunk"] = builder.shrunk
-                    say(f"{plural(len(builder.shrunk), 'chat')} cut further by --on-overflow shrink: applied again")
+                if again := builder.shrunk.keys() & {str(q["chat_id"]) for q in left}:
+                    say(f"{plural(len(again), 'chat')} cut further by --on-overflow shrink: applied again")
             bind_settings(
                 place, content, binding=binding, allow_mixed=args.allow_mixed, output=args.output, adds=bool(left)
             )

@@ -42,8 +42,8 @@ _DRAFT = r"\b(?:(?:initial|tentative|provisional)(?:ly)?|preliminary|draft)\b"
 _GOES_ON = re.compile(
     rf"""["'`*_\])}}$\\]*+ (?: [^\W_] | \s*+\.+[^\S\n]*+\d | \.\. | … | [+?] | -[^\W_] | [^\S\n]*+(?:[%％‰]|/(?![/*]))
     | [^\S\n]*+[(\[]?(?:(?:points?[ ])?of|on[ ]an?|percent|when|only[ ](?:if|when))\b
-    | [^\S\n]*+(?:(?:in|over|from)[ ]\d | [,(\[][^\S\n]*+(?:where[ ]|with[ ])?(?:[2-9]|\d\d)\d{{0,9}}[^\S\n]*+(?:is|being|=)\s
-      | for\b[^.;\n]{{1,60}}?,[ ](?:and[ ])?[01](?:\.[05])?[ ]for\b)
+    | [^\S\n]*+(?:(?:in|over|from)[ ]\d | [,(\[][^\S\n]*+(?:where[ ]|with[ ])?
+      (?:[01][^\S\n]*+(?:is|being|=)[^)\]\n]{{1,60}}?(?<![\w.-]))?(?:[2-9]|\d\d)\d{{0,9}}[^\S\n]*+(?:is|being|=)\s)
     | [^\S\n]*+[-–—,(\[]?[^\S\n]*+(?:(?:if|unless|out[ ]of)\b | {_DRAFT}\s*+(?:[^\w\s]|\Z)
          |(?:then[ ])?\w{{2,9}}ed[ ]to[ ][01]\b)
     | [^\S\n]*+(?-i:(?:is|was|were|does|did|would|could|should|had|must|need|ca|wo)(?:n't)?|cannot|can|might|may|will
@@ -61,6 +61,11 @@ _OWN = frozenset(
     " response resulting revised rubric so the therefore this thus total updated verdict we with 最终 得分 评分 总分".split()
 )
 _NO_WORD = re.compile(r"[^\w'-]")
+# A second level in the statement, on its own: not in a name ("TLS 1.0") and not one that is denied ("not 0.5").
+_LEVEL = re.compile(
+    r"(?:[,:(\[–—-]|\b(?:and|but|then|though|although|actually|becomes|wait))[^\S\n]*(0\.0|0\.5|1\.0)(?![\d%]|[.,/]\d)",
+    re.IGNORECASE,
+)
 _LONGEST_SENTENCE = 160  # characters looked at before a mention
 _SENTENCE_END = re.compile(r"[.!?;|](?!\d)|\n")
 _CLAUSE_END = re.compile(r"[^\w\s'\"`*-]|\s-")
@@ -100,7 +105,7 @@ _FLAG_NAME = r"""(?:is[ _-]?|are[ _-]?)?(?:
 _FLAG_KEY = re.compile(_FLAG_NAME, re.IGNORECASE | re.VERBOSE)
 _FLAG = re.compile(
     rf"""(?<![^\W_])(?<![^\W_]_)(?<!\bnot[ ])(?P<flag>{_FLAG_NAME})["'`*_\\]{{0,6}}[ \t]{{0,8}}
-    (?:[:=|?]{{1,2}}|\bis\b(?=\W{{1,9}}(?:true|false|yes|no)\b))
+    (?:[:=|?]{{1,2}}|\bis\b(?=\W{{1,9}}(?:not\s{{1,3}})?(?:true|false|yes|no)\b))
     ["'`*_\\(\s]{{0,12}}(?P<value>[^\s"'`*_|,;.()}}]{{1,20}})""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -140,6 +145,7 @@ def mentioned_levels(text: str, keys_only: bool = False) -> Iterator[float | Non
             and (said["most"] is None or float(said["most"]) == 1)
             and (rest or not keys_only)
             and (keys_only or is_key or _is_the_verdict(text[max(0, begin - _LONGEST_SENTENCE) : begin]))
+            and (keys_only or is_key or {*map(float, _LEVEL.findall(_SENTENCE_END.split(rest)[0]))} <= {level})
             and not _OTHER_NOTE.search(mention["note"] or "")
         )
         yield level if is_whole_value and 0 <= level <= 1 else None

@@ -29,6 +29,7 @@ NO_REASON = ("", "null", "none", "nil", "undefined")  # some servers send the wo
 BROKEN = re.compile(r"(?i)error|abort|cancel|fail|time[d_ ]*out|interrupt|disconnect|overload|unavailable|insufficient")
 HEARTBEATS = ("ping", "heartbeat", "keepalive", "keep-alive")
 TROUBLE = re.compile(rf"{BROKEN.pattern}|\berr\b|exception|died|crash|success\W{{1,4}}false")
+NO_ERROR = re.compile(r'"error"\s*:\s*(?:null|""|\{\s*\}|\[\s*\]|false)')
 FILTERED = re.compile(r"content_?filter|sensitive|safety|prohibited", re.I)
 
 
@@ -165,6 +166,8 @@ class EventLines:
             if "error" in event and b'"error"' not in whole and _is_json(whole):
                 whole, data = b'{"error":' + whole + b"}", data[:1]
             yield from [whole] if len(data) == 1 or _is_json(whole) else data
+        elif not line:
+            self._event = ""  # an event without data is none
 
 
 def _is_json(data: bytes) -> bool:
@@ -204,7 +207,8 @@ class Stream:
             return
         if isinstance(chunk, list) and len(chunk) == 1:
             chunk = chunk[0]
-        if not (isinstance(chunk, dict) and "choices" in chunk) and TROUBLE.search(data.decode("utf-8", "replace")):
+        said = NO_ERROR.sub("", data.decode("utf-8", "replace"))
+        if not (isinstance(chunk, dict) and "choices" in chunk) and TROUBLE.search(said):
             self.unknown = shown(data)
         if not isinstance(chunk, dict):
             return
@@ -218,7 +222,8 @@ class Stream:
         for choice in choices if isinstance(choices, list) else []:
             if not isinstance(choice, dict) or choice.get("index") not in (0, None):
                 continue
-            if choice.get("error") and _reports_error(choice, answered=bool(choice.get("delta"))):
+            failed = not self.finish_reason and choice.get("error")
+            if failed and _reports_error(choice, answered=bool(choice.get("delta"))):
                 self.failure = error_inside(choice, self.wait)
                 return
             delta = choice.get("delta") or (None if self.begun else choice.get("message"))

@@ -335,6 +335,7 @@ class Run:
             if outcome is None:
                 self._answered(job)
                 self._order.again(job)
+                self._wake.set()
                 following = self._next()
                 continue
             saving = self._take(job, outcome)

@@ -137,7 +137,7 @@ def load_run(scores_path: str | Path) -> Run:
     models = [model for item in answers for model in (*_list(item.get("mixed_models")), item.get("model"))]
     named = dict.fromkeys(one_line(model, 200) for model in models if isinstance(model, str))
     name = " + ".join(filter(None, named)) or path.name
-    made_with = {json.dumps([item.get(n) for n in ("model", "settings")]) for item in answers if item.get("model")}
+    made_with = {json.dumps([item.get("model"), item.get("settings")], sort_keys=True) for item in answers}
     selected = [item["selected"] for item in answers if type(item.get("selected")) is int]
     return Run(
         name=name.encode("utf-8", "backslashreplace").decode("utf-8"),

@@ -35,7 +35,10 @@ ORDERING_FLAGS = ("all_present", "order_correct")
 # Fields in which a judge explains itself: what they hold is no verdict.
 REASONING = ("reason", "reasoning", "reasoning_content", "explanation", "rationale", "analysis", "thought", "thoughts")
 SCALES = ("max_score", "maximum_score", "out_of")
-FLAG_WORDS = {"true": True, "yes": True, "false": False, "no": False, "✅": True, "❌": False}
+FLAG_WORDS = dict.fromkeys(("true", "yes", "1", "✅"), True) | dict.fromkeys(
+    ("false", "no", "0", "❌", "✗", "✘", "incorrect", "wrong"), False
+)
+UNCLEAR_FLAGS = ("not", "partially", "partly", "mostly")
 
 # Raw line breaks in strings are let through. Integers as floats: int() refuses more than 4300 digits, float() does not.
 _DECODER = json.JSONDecoder(strict=False, parse_int=float, object_pairs_hook=tuple)
@@ -141,7 +144,7 @@ def _verdict(reply: str, finish_reason: str | None, key: str) -> JsonObject:
         beside = tuple(("", other.value) for other in objects)  # flags may be said outside the verdict
         if found and not any(flag_name(name) for name, _ in found):
             said = mentioned_flags(_outside(text, objects, 0))
-            found += tuple((name, value) for name, value in said if value.lower() in FLAG_WORDS)
+            found += tuple((name, value) for name, value in said if value.lower() in (*FLAG_WORDS, *UNCLEAR_FLAGS))
             found += tuple(other for other in beside if not _says_score(other[1]))
         if found is None and not was_cut:
             loosely: Callable[[str], JsonObject | None] = prose_verdict if key == "score" else near_json_matches

@@ -740,3 +740,26 @@ def test_a_key_glued_to_other_characters_is_hidden_too() -> None:
 def test_a_key_in_the_query_of_a_base_url_is_a_secret() -> None:
     beam_cli.normalise_base_url("https://host/v1?key=AIzaSyAbcdefgh&version=2", "--base-url")
     assert redacted("refused: key AIzaSyAbcdefgh, version 2") == "refused: key [hidden], version 2"
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["--apikey", "hunter2secret"], "unrecognized arguments: --apikey (see"),
+        (["--apikey=hunter2secret"], "unrecognized arguments: --apikey (see"),
+        (["stray"], "unrecognized arguments: stray (see"),
+        (["sk-hunter2-and-more"], "unrecognized arguments: [hidden] (see"),
+        (["--limit", "one"], "argument --limit"),
+        (["--thinking-json", '{"api_key": "hunter2'], "the text is not JSON"),
+        (["--thinking-json", "{max_tokens: 3}"], "'{max_tokens: 3}' is not JSON"),
+        (["--thinking-json", '{"a":' + "[" * 300 + "]" * 300 + "}"], "nested more than 200 levels"),
+    ],
+    ids=lambda value: value[0][:20] if isinstance(value, list) else "",
+)
+def test_errors_of_arguments_show_no_key(argv: list[str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import beam_generate
+
+    assert beam_generate.main(["--model", "m", "--base-url", "http://x/v1", *argv]) == 2
+    said = capsys.readouterr().err
+    assert shown in said
+    assert "hunter2" not in said

@@ -337,6 +337,8 @@ def test_event_lines_however_the_bytes_are_split(text: bytes, expected: list[byt
         pytest.param(b'event: message\ndata: {"code":"X1"}\n\n', [b'{"code":"X1"}'], id="another-name"),
         pytest.param(b"event: error\ndata: {}\n\ndata: {}\n\n", [b'{"error":{}}', b"{}"], id="the-next-one-is-none"),
         pytest.param(b"event: ping\ndata: alive\n\ndata: {}\n\n", [b"{}"], id="heartbeat"),
+        pytest.param(b"event: ping\n\ndata: {}\n\n", [b"{}"], id="heartbeat-without-data"),
+        pytest.param(b"event: error\n\ndata: {}\n\n", [b"{}"], id="error-without-data"),
     ],
 )
 def test_event_names(text: bytes, expected: list[bytes]) -> None:
@@ -430,6 +432,10 @@ DONE = b"[DONE]"
         pytest.param([chunk("a"), b'"upstream died"', DONE], RETRY, id="a-text-and-no-finish"),
         pytest.param([chunk("a"), {"reason": "odd"}, END, DONE], "a", id="unknown-event-and-a-finish"),
         pytest.param([chunk("a"), {"usage": USAGE}, DONE], "a", id="usage-without-choices"),
+        pytest.param([chunk("a"), {"error": None, "usage": USAGE}, DONE], "a", id="no-error-in-the-usage"),
+        pytest.param(
+            [chunk("a"), END, choices({"delta": {}, "error": {"code": 500}}), DONE], "a", id="choice-after-the-finish"
+        ),
         pytest.param([chunk("a"), choices({"finish_reason": {"type": "error"}})], RETRY, id="finish-an-object"),
         pytest.param([{"type": "ping", "message": "alive"}, chunk("a"), END], "a", id="ping-with-a-message"),
         *(
@@ -1460,8 +1466,21 @@ def test_a_busy_server_is_no_overflow_and_no_empty_account(status: int, message:
     assert refusal(status, message).kind == "retry"
 
 
-def test_what_certainly_is_an_overflow_may_name_the_memory() -> None:
-    assert refusal(500, "maximum context length is 131072 tokens, out of memory beyond").kind == "overflow"
+@pytest.mark.parametrize(
+    "message",
+    [
+        "maximum context length is 131072 tokens, out of memory beyond",
+        "litellm.APIConnectionError: the input length exceeds the context length",
+        "request exceeds the available context size, try again with a shorter one",
+    ],
+)
+def test_an_overflow_may_name_what_a_busy_server_would(message: str) -> None:
+    assert refusal(500, message).kind == "overflow"
+
+
+@pytest.mark.parametrize("name", ["rate_limit_error", "RateLimitError", "throttling_error"])
+def test_a_quota_is_one_whatever_the_error_is_called(name: str) -> None:
+    assert refusal(429, f"litellm.{name}: You exceeded your current quota, check your plan", type=name).kind == "stop"
 
 
 @pytest.mark.parametrize(

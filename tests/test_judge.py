@@ -757,16 +757,13 @@ def test_answers_of_two_models_get_no_common_score(bench: Bench) -> None:
 def test_answers_of_two_models_in_one_file_are_named(bench: Bench) -> None:
     """Made with --allow-mixed, or begun in a file without a record."""
     path = write_lines(bench.folder / "answers.jsonl", [answer("yes"), answer("yes", index=1)])
-    run = {
-        "settings": {"model": "b"},
-        "mixed_with": [{"settings": {"model": "a"}}, {"settings": {}}],
-        "shrunk": {"1": 4},
-    }
+    earlier = [{"settings": {"model": "a"}, "shrunk": {"1": 4}}, {"settings": {}}]
+    run = {"settings": {"model": "b"}, "mixed_with": earlier, "shrunk": {"2": 4}}
     path.with_suffix(".run.json").write_text(json.dumps(run))
     ran = bench(path)
     assert "\nmodel: a + b\n" in ran.out
     assert "A part was answered with other settings or unknown ones" in ran.out
-    assert counts_of(ran)["chats cut further to fit the endpoint"] == "1"
+    assert counts_of(ran)["chats cut further to fit the endpoint"] == "2"
 
 
 def test_a_question_with_two_rubrics_is_refused(bench: Bench) -> None:

@@ -547,7 +547,7 @@ def test_the_summary_alone_keeps_to_its_width_too(tmp_path: Path) -> None:
         settings={"judge_model": "裁判" * 60, "event_ordering": "mixed"},
         answers=[{"model": "模型" * 60, "selected": 70_000, "mixed_models": ["m"], "shrunk": {"1": 2}}],
         counts={"answers": 70_000, "outdated": 70_000, "stale": 70_000, "unscorable": 70_000},
-        mixed_with=[{}],
+        mixed_with=[{"settings": {}}],
     )
     assert max(map(columns_of, summary_lines(load_run(path)))) <= 80
 
@@ -562,6 +562,18 @@ def test_notes_on_lost_verdicts_and_mixed_settings(tmp_path: Path) -> None:
         "A was judged with settings that changed on the way, or are unknown of a part",
         "A: 2 verdicts unreadable or failed, counted as 0",
     ]
+
+
+def test_a_file_without_a_record_beside_one_with_makes_the_answers_mixed(tmp_path: Path) -> None:
+    path = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
+    known = {"model": "A", "settings": {"temperature": 1.0, "top_p": 0.9}}
+    for answers, mixed in (
+        ([known, {"model": None, "settings": {}}], True),
+        ([known, {"model": "A", "settings": {"top_p": 0.9, "temperature": 1.0}}], False),
+        ([known, {"model": "A", "settings": {"top_p": 0.9, "temperature": 0.2}}], True),
+    ):
+        write_run(path, answers=answers)
+        assert load_run(path).mixed_answers == mixed
 
 
 def test_notes_on_mixed_and_changed_answers_and_shrunk_chats(tmp_path: Path) -> None:
