@@ -153,15 +153,15 @@ def described_answers(
 
 
 def recounted(
-    files: Sequence[Any],
+    files: Sequence[dict[str, Any]],
     paths: Iterable[Path],
     answers: Mapping[QuestionKey, Answer],
     scores_folder: Path,
     outdated: Collection[QuestionKey],
-) -> list[Any]:
+) -> list[dict[str, Any]]:
     """The files on record, those at `paths` with what is in them by now."""
     counts = {_place_of(path, scores_folder): _counted(path, answers, outdated) for path in paths}
-    return [{**file, "counts": counts.get(file.get("path_sha256"), file.get("counts"))} for file in files]
+    return [{**file, "counts": counts.get(str(file.get("path_sha256")), file.get("counts"))} for file in files]
 
 
 def _place_of(path: Path, scores_folder: Path) -> str:

@@ -339,8 +339,9 @@ class Record:
     def end(self, mode: str, answers: Mapping[QuestionKey, Answer]) -> None:
         """Record the ordering mode that the scores are of by now, and how many are of answers that have changed."""
         before = load_sidecar(self.path) or {}
-        paths, folder = map(Path, self.args.answers), Path(self.args.output).parent
-        files = recounted(before.get("answers", []), paths, answers, folder, self.outdated(answers))
+        paths, folder = [*map(Path, self.args.answers)], Path(self.args.output).parent
+        files = with_earlier([], before.get("answers", []))
+        files = recounted(files, paths, answers, folder, self.outdated(answers))
         now = {**before, "answers": files, "counts": {**before.get("counts", {}), **summed_counts(files)}}
         if settings := before.get("settings"):
             now["settings"] = {**settings, "event_ordering": one_mode(self.modes() or {mode})}
