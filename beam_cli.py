@@ -209,7 +209,7 @@ def public_text(text: str) -> str:
     return text
 
 
-DEEPEST = 200
+DEEPEST = 200  # levels of a JSON object that are accepted
 _MAY_BE_SECRET = re.compile(r"key|secret|passw|auth|bearer|(?<!max_)(?<!completion_)token", re.IGNORECASE)
 
 

@@ -103,7 +103,8 @@ _CREDENTIALS_IN_URL = re.compile(r"(\w{1,20}://)[^/?#\s]*@")
 # What people pass where no key is needed. Hiding these words would only make messages and records unreadable.
 _NO_SECRETS = {"none", "null", "true", "false", "empty", "test", "dummy", "fake", "local", "no-key", "nokey", "unused"}
 _NAMES_OF_SECRETS = re.compile(
-    r"(^|[_-]|api|access|secret|private)(api-?key|key|secret|password|passwd|auth(orization)?|credentials?|cookie)$|^((access|api|auth|bearer|hf|id)[_-]?)?token$",
+    r"(^|[_-]|api|access|secret|private)(api-?key|key|secret|password|passwd|auth(orization)?|credentials?|cookie)$"
+    r"|^((access|api|auth|bearer|hf|id)[_-]?)?token$",
     re.IGNORECASE,
 )
 

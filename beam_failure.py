@@ -117,7 +117,7 @@ REFUSED_REQUEST = re.compile(r"^\W*(error: )?invalid (param|request|argument)", 
 ECHO = re.compile(  # of the request, as pydantic words it; a bare "Invalid input: too long" is none
     r"""\binput_value=.*|['"](input\\?['"]\s*:|messages\\?['"]\s*:\s*\[\s*\{).*""", re.S
 )
-LONGEST_CODE = 200
+LONGEST_CODE = 200  # characters of each code or type that are looked at
 LONGEST_MESSAGE = 4000  # characters of an error that are looked at
 MESSAGE_NAMES = ("message", "detail", "msg", "error_msg", "errmsg", "status_msg")  # also Baidu's and MiniMax's
 NO_STREAM = "the endpoint does not take a streamed request: start again with --no-stream"

@@ -207,8 +207,8 @@ class Stream:
             return
         if isinstance(chunk, list) and len(chunk) == 1:
             chunk = chunk[0]
-        said = NO_ERROR.sub("", data.decode("utf-8", "replace"))
-        if not (isinstance(chunk, dict) and "choices" in chunk) and TROUBLE.search(said):
+        is_piece = isinstance(chunk, dict) and "choices" in chunk
+        if not is_piece and TROUBLE.search(NO_ERROR.sub("", data.decode("utf-8", "replace"))):
             self.unknown = shown(data)
         if not isinstance(chunk, dict):
             return

@@ -142,7 +142,7 @@ def _verdict(reply: str, finish_reason: str | None, key: str) -> JsonObject:
         objects = _complete_objects(text)
         found = _in_fence(text, key, was_cut) or _in_objects(text, objects, key, was_cut)
         beside = tuple(("", other.value) for other in objects)  # flags may be said outside the verdict
-        if found and not any(flag_name(name) for name, _ in found):
+        if found and key == "score" and not any(flag_name(name) for name, _ in found):
             said = mentioned_flags(_outside(text, objects, 0))
             found += tuple((name, value) for name, value in said if value.lower() in (*FLAG_WORDS, *UNCLEAR_FLAGS))
             found += tuple(other for other in beside if not _says_score(other[1]))
@@ -187,9 +187,8 @@ def _in_fence(text: str, key: str, was_cut: bool) -> JsonObject | None:
         return None
     opened: list[int] = []
     _follow_braces(text, 0, place.start, opened)
-    if opened and was_cut:
-        return None
-    if opened and _follow_braces(text, place.stop if place.stop < len(text) else place.start, len(text), []):
+    after = place.stop if place.stop < len(text) else place.start
+    if opened and (was_cut or _follow_braces(text, after, len(text), [])):
         return None  # within braces: perhaps quoted
     block = text[place]
     value = _json(block.strip())
