@@ -1,0 +1,258 @@
+"""What the command lines share: the parser, types of flags, keys and base URLs."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import difflib
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+from beam_common.messages import (
+    HIDDEN,
+    UsageError,
+    keep_public,
+    keep_secret,
+    keep_secrets_in,
+    one_line,
+)
+from beam_common.rows import VERSION
+
+LONGEST_STRAY = 16  # characters of arguments that nobody knows: what is longer may be a key
+
+
+# ------------------------------------------------------------------------------------------------
+# Endpoints' addresses and keys.
+
+
+def normalise_base_url(text: str, flag: str) -> str:
+    """The base URL to which `/chat/completions` is appended; UsageError for what cannot be one.
+
+    A blank at the end, a trailing `/` and a trailing `/chat/completions` are taken off. A bare host
+    gets `/v1`, where such servers listen.
+    """
+    try:
+        parts = urlsplit(text.strip())
+        scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
+        if (
+            scheme not in ("http", "https")
+            or not host
+            or re.search(r"\s", parts.netloc + parts.path)
+        ):
+            raise ValueError
+    except ValueError:
+        shown = one_line(text.rpartition("@")[2].partition("?")[0])
+        raise UsageError(
+            f"{flag} {shown!r} is not a URL; give one such as http://localhost:8000/v1"
+        ) from None
+    path = parts.path.rstrip("/")
+    path = path.removesuffix("/chat/completions").rstrip("/") if path else "/v1"
+    credentials = parts.netloc.rpartition("@")[0]
+    if credentials:
+        user, _, password = credentials.partition(":")
+        keep_secret(unquote(password or user))
+        keep_secret(base64.b64encode(unquote(credentials).encode()).decode())  # as it is sent
+    keep_secrets_in(dict(parse_qsl(parts.query)))  # such as ?key=…
+    keep_public(host)
+    host = f"[{host}]" if ":" in host else host
+    if port is not None and port != {"http": 80, "https": 443}[scheme]:
+        host += f":{port}"
+    netloc = f"{credentials}@{host}" if credentials else host
+    return urlunsplit((scheme, netloc, path, parts.query, ""))
+
+
+def shown_url(url: str) -> str:
+    """A URL for the record and for messages: without credentials and query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def api_key(given: str | None, variable: str, flag: str) -> str:
+    """The key of an endpoint, from its flag or the environment; registered as a secret."""
+    key = (given if given is not None else os.environ.get(variable, "")).strip()
+    if not key:
+        raise UsageError(
+            f"no API key: pass {flag} or set {variable}; a local server without keys still needs "
+            f"some text, such as {flag} none"
+        )
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(
+            f"the API key ({flag} or {variable}) holds characters that no key has; check how it "
+            "was copied"
+        )
+    keep_secret(key)
+    return key
+
+
+# ------------------------------------------------------------------------------------------------
+# Flags.
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are UsageErrors of one line; its help shows the module docstring."""
+
+    def __init__(self, doc: str | None, prog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=(doc or "").strip(),  # python -OO has no docstrings
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+
+    def error(self, message: str) -> NoReturn:
+        before, unknown, arguments = message.partition("unrecognized arguments: ")
+        if unknown:  # what follows a misspelt --api-key is a key
+            flags = [word.partition("=")[0] for word in arguments.split() if word.startswith("--")]
+            shown = " ".join(map(self._nearest, flags))
+            message = before + unknown
+            message += shown or (arguments if len(arguments) < LONGEST_STRAY else HIDDEN)
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def _nearest(self, flag: str) -> str:
+        known = [name for action in self._actions for name in action.option_strings]
+        near = difflib.get_close_matches(flag, known, 1)
+        return f"{flag} (did you mean {near[0]}?)" if near else flag
+
+
+def add_endpoint_flags(parser: Parser, *, concurrency: int, timeout: int, one: str) -> None:
+    """The flags on how an endpoint is asked, of both programs. `one`: a question or a call."""
+    add = parser.add_argument
+    add(
+        "--concurrency", type=positive_int, default=concurrency, metavar="N",
+        help=f"most {one}s in flight; fewer while the endpoint refuses some (default: %(default)s)",
+    )  # fmt: skip
+    add(
+        "--max-retries", type=positive_int, default=8, metavar="N",
+        help=f"attempts in all for one {one} (default: %(default)s)",
+    )  # fmt: skip
+    add(
+        "--max-outage", type=duration, default=6 * 3600.0, metavar="TIME",
+        help="how long to wait for an endpoint that has answered before and is down now: 90s, 30m, "
+        "6h (default: 6h)",
+    )  # fmt: skip
+    add(
+        "--timeout", type=positive_float, default=timeout, metavar="S",
+        help="longest silence of the endpoint in seconds; an attempt is cut at three times that "
+        "(default: %(default)s)",
+    )  # fmt: skip
+    add(
+        "--header", type=header, action="append", default=[], metavar="K=V",
+        help="further request header, {chat_id} in its value replaced; repeatable",
+    )  # fmt: skip
+    add(
+        "--stop-after-failures", type=non_negative_int, default=10, metavar="N",
+        help="stop when N finished questions in a row have failed; 0: never (default: %(default)s)",
+    )  # fmt: skip
+    add("--retry-errors", action="store_true", help="ask again what failed in an earlier run")
+    add("--allow-mixed", action="store_true", help="resume a file made with other settings")
+
+
+def _number(
+    text: str, convert: Callable[[str], Any], fits: Callable[[Any], bool], wanted: str
+) -> Any:
+    try:
+        value = convert(text)
+    except ValueError:
+        value = None
+    if value is None or not fits(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return value
+
+
+def positive_int(text: str) -> int:
+    return int(_number(text, int, lambda n: n > 0, "a whole number above 0"))
+
+
+def non_negative_int(text: str) -> int:
+    return int(_number(text, int, lambda n: n >= 0, "a whole number from 0 up"))
+
+
+def positive_float(text: str) -> float:
+    return float(_number(text, float, lambda x: 0 < x < math.inf, "a number above 0"))
+
+
+def non_negative_float(text: str) -> float:
+    return float(_number(text, float, lambda x: 0 <= x < math.inf, "a number from 0 up"))
+
+
+def probability(text: str) -> float:
+    return float(_number(text, float, lambda x: 0 < x <= 1, "a number above 0 and at most 1"))
+
+
+def duration(text: str) -> float:
+    """Seconds of `90s`, `30m`, `6h`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 30m or 6h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def public_text(text: str) -> str:
+    """A text that is shown and recorded as it is: see keep_public."""
+    keep_public(text)
+    return text
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The value of a flag that takes a JSON object, or `@` and the file that holds it."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    def finite(number: str) -> float:
+        return value if math.isfinite(value := float(number)) else refuse(number)
+
+    try:
+        if text.startswith("@"):
+            text = Path(text[1:]).read_text("utf-8-sig")
+        value = json.loads(text, parse_constant=refuse, parse_float=finite) if text.strip() else {}
+        json.dumps(value)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text[1:]}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {one_line(str(error), 80)}") from None
+    keep_secrets_in(value)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("not a JSON object such as '{\"top_k\": 40}'")
+    if "messages" in value:
+        raise argparse.ArgumentTypeError("must not hold `messages`: they are the benchmark's")
+    return value
+
+
+def header(text: str) -> tuple[str, str]:
+    """`Name=value` of a request header. Its value is kept out of every message."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+        raise argparse.ArgumentTypeError("not of the form NAME=VALUE")
+    if not value.isascii() or not value.isprintable():
+        raise argparse.ArgumentTypeError(f"the value of {name} must be printable ASCII")
+    for part in {value, *value.split()}:
+        if len(part) >= 8 and part != "{chat_id}":
+            keep_secret(part)
+    return name, value
+
+
+def comma_list(text: str) -> list[str]:
+    """`a, b,c` as ['a', 'b', 'c']. A list of nothing is none: all would be meant."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise argparse.ArgumentTypeError("nothing is listed; leave the flag out to mean all")
+    return parts
+
+
+def shard(text: str) -> tuple[int, int]:
+    """(part, parts) of `I/N`."""
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form I/N, such as 1/4")
+    part, parts = int(found[1]), int(found[2])
+    if not 1 <= part <= parts:
+        raise argparse.ArgumentTypeError(f"{text!r}: the part must be from 1 to {parts}")
+    return part, parts

@@ -1,0 +1,104 @@
+"""Whole files: digests, writing in one piece, what an error of the disk means."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import gzip
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from beam_common.messages import StoppedEarly, UsageError, say
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+REFUSED_BY_DRIVE = (errno.EPERM, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS, errno.ENOTTY)
+
+
+def sha256_of_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_text(text: str) -> str:
+    """Digest of the UTF-8 bytes; lone surrogates count as the three bytes they would take."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_gzip(file: BinaryIO) -> bool:
+    """Whether a file just opened is a gzip file, whatever its name; it stays at its beginning."""
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return packed
+
+
+def open_maybe_gzip(path: Path) -> BinaryIO:
+    """The file's bytes, unpacked if it is a gzip file."""
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    return gzip.open(file) if is_gzip(file) else file  # type: ignore[return-value]
+
+
+def sync(fd: int) -> None:
+    """Flush a file to the disk. A drive that refuses this is told of once."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in REFUSED_BY_DRIVE:
+            raise
+        _say_once(
+            f"warning: this drive refuses to flush files ({error.strerror}); a power loss may cost rows"
+        )
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    say(text)
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let `write` fill a new file beside `path`, then put it in its place: whole or not at all.
+
+    What is there and no regular file (a device, a link) is never replaced: OSError.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            write(file)
+            file.flush()
+            sync(file.fileno())
+        try:
+            Path(temporary).chmod(mode)
+        except OSError as error:
+            _say_once(
+                f"warning: this drive refuses file modes ({error.strerror}): left as they are"
+            )
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def unwritable(path: Path, error: OSError) -> UsageError | StoppedEarly:
+    """What to raise for a file that cannot be written: StoppedEarly where the disk is full."""
+    if error.errno in NO_ROOM:
+        return StoppedEarly(
+            f"{path} cannot be written: {error.strerror}; make room, then start again"
+        )
+    return UsageError(f"{path} cannot be written: {error.strerror or error}; name another --output")
+
+
+def sidecar_path(output: Path, ending: str) -> Path:
+    """What lies beside an output: `answers.jsonl` and `.run.json` give `answers.run.json`."""
+    return Path(str(output).removesuffix(".jsonl") + ending)

@@ -1,0 +1,112 @@
+"""Errors and messages for people. A secret registered once never reaches screen, log or row.
+
+Exception
+    UsageError      bad usage or input, or a refusal; exit code 2
+    StoppedEarly    the run cannot go on although questions are left; exit code 1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+class UsageError(Exception):
+    """One line that names the flag, file or line and the way out."""
+
+
+class StoppedEarly(Exception):
+    """One line that says why the run stopped and how to go on."""
+
+
+HIDDEN = "[hidden]"
+LONG_SECRET = 16  # characters; a shorter one may be part of another word
+_secrets: set[str] = set()
+_public: set[str] = set()
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CREDENTIALS_IN_URL = re.compile(r"(\w{1,20}://)[^/?\s]*@")
+# What people pass where no key is needed. Hiding these words would only make messages unreadable.
+_NO_SECRETS = {"none", "null", "true", "false", "empty", "test", "dummy", "fake", "local", "no-key"}
+_NAMES_OF_SECRETS = re.compile(
+    r"(^|[_-]|api|access|secret|private)"
+    r"(api-?key|key|secret|password|passwd|pwd|auth(orization)?|bearer|credentials?|cookie)$"
+    r"|^((access|api|auth|bearer|hf|id|refresh|x)[_-]?)*token$",
+    re.IGNORECASE,
+)
+
+
+def keep_secret(text: str) -> None:
+    """From now on `text` (a key, a password, a header's value) is hidden wherever it would show."""
+    number = text.isdigit() and len(text) < 8
+    if len(text) >= 4 and text.lower() not in _NO_SECRETS and not number:
+        _secrets.add(text)
+
+
+def keep_public(text: str) -> None:
+    """From now on `text` (a model's name, a host) is shown, also where a secret is a part of it."""
+    _public.add(text)
+
+
+def keep_secrets_in(value: Any, name: str = "") -> None:
+    """Register what stands under a name such as `api_key`, however deep in a JSON value."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            keep_secrets_in(item, key)
+    elif isinstance(value, list):
+        for item in value:
+            keep_secrets_in(item, name)
+    elif isinstance(value, str) and _NAMES_OF_SECRETS.search(name):
+        for part in {value, *(word for word in value.split() if len(word) >= 8)}:
+            keep_secret(part)
+
+
+def redacted(text: str) -> str:
+    """`text` without registered secrets and without `user:password@` in URLs."""
+    text = _CREDENTIALS_IN_URL.sub(r"\1", text)
+    secrets = [s for s in _secrets if not any(s in known for known in _public)]
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= LONG_SECRET:
+            text = text.replace(secret, HIDDEN)
+        else:
+            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", HIDDEN, text)
+    return text
+
+
+def without_secrets(value: Any) -> Any:
+    """A JSON value with every text redacted, and hidden whole where it is named like a secret."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {
+            redacted(name): HIDDEN
+            if isinstance(item, str) and _NAMES_OF_SECRETS.search(name)
+            else without_secrets(item)
+            for name, item in value.items()
+        }
+    return [without_secrets(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """`text` fit for a row or a message: one line, no control characters, no secret, not long."""
+    text = " ".join(_CONTROL.sub(" ", redacted(text)).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def say(text: str) -> None:
+    """One message on stderr, at once, beside a progress bar. A lost stderr ends no run."""
+    text = _CONTROL.sub(" ", redacted(text))
+    bar = sys.modules.get("tqdm")
+    with contextlib.suppress(OSError):
+        if bar is None:
+            sys.stderr.write(text + "\n")  # in one piece: threads may speak at once
+        else:
+            bar.tqdm.write(text, file=sys.stderr)
+        sys.stderr.flush()
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 question`, `3 questions`, `1,200 questions`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")

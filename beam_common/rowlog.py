@@ -1,0 +1,270 @@
+"""A JSONL file that grows while a run lasts: lock, repair, durable appending, one line a key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from beam_common.files import NO_ROOM, is_gzip, sync, unwritable, write_whole
+from beam_common.jsonl import BOM, Line, Wanted, encode_row, parse_line, read_lines, supersedes
+from beam_common.messages import StoppedEarly, UsageError, plural, say
+from beam_common.rows import key_of
+
+
+def output_path(text: str) -> Path:
+    """The path of an output such as `answers.jsonl`; a link stands for the file behind it."""
+    path = Path(text)
+    if path.suffix not in ("", ".jsonl") or not path.name:
+        raise UsageError(f"--output {text}: name a file that ends in .jsonl")
+    return path.resolve() if path.is_symlink() else path
+
+
+class RowLog:
+    """A JSONL file that one process appends to; a context manager.
+
+    On entry the file is locked (by the kernel, so the lock dies with its holder), a torn last line
+    is moved to `<path>.damaged`, and `rows` holds of each key the row that counts, as `keep` leaves
+    it. Raises UsageError when the file is locked, foreign or cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        wanted: Wanted,
+        key: Callable[[dict[str, Any]], Hashable] = key_of,
+        keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
+    ) -> None:
+        self.path, self.wanted = path, wanted
+        self.rows: dict[Any, dict[str, Any]] = {}
+        self._key, self._keep = key, keep
+        self._has_superseded = False
+        self._size = 0
+        self._fd = -1
+        self._pending: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
+        self._saving: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._created = not self.path.exists()
+        self._open()
+        try:
+            self._read()
+        except OSError as error:
+            self._close()
+            raise unwritable(self.path, error) from error
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Write each row as one line, then flush to the disk: afterwards they count.
+
+        Raises StoppedEarly when the disk takes no more, or when the file is not what it was: it was
+        cut, moved or replaced under the run. What was there before stays whole.
+        """
+        try:
+            self._write(b"".join(map(encode_row, rows)))
+        except OSError as error:
+            with contextlib.suppress(OSError):  # else the next start finds a torn end
+                os.ftruncate(self._fd, self._size)
+            way_out = "make room" if error.errno in NO_ROOM else "mend that"
+            raise StoppedEarly(
+                f"{self.path} cannot be written: {error.strerror}; {way_out}, then start again"
+            ) from error
+        for row in rows:
+            self._note(row)
+        if not self._is_at_path() or os.fstat(self._fd).st_size != self._size:
+            raise StoppedEarly(
+                f"{self.path} was cut, moved or replaced during the run; put back what was there, "
+                "or start again to ask for what is missing"
+            )
+
+    async def save(self, row: dict[str, Any]) -> None:
+        """Append a row from the event loop; returns when it is durable.
+
+        The writing is done in a thread, rows that came meanwhile together.
+        """
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.append((row, saved))
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.create_task(self._save_pending())
+        await saved
+
+    async def _save_pending(self) -> None:
+        while self._pending:
+            batch, self._pending = self._pending, []
+            work = asyncio.to_thread(self.append, [row for row, _ in batch])
+            (trouble,) = await asyncio.gather(work, return_exceptions=True)
+            for _, saved in batch:
+                if isinstance(trouble, BaseException):
+                    saved.set_exception(trouble)
+                else:
+                    saved.set_result(None)
+
+    def compact(self) -> None:
+        """Leave one line a key: the one that counts. The last thing to be done with the log."""
+        if not self._has_superseded or not self._is_at_path():
+            return
+        counting: dict[Hashable, tuple[dict[str, Any], int]] = {}
+        for line in read_lines(self.path, self.wanted):
+            if line.row is not None:
+                key = self._key(line.row)
+                if key not in counting or supersedes(line.row, counting[key][0]):
+                    counting[key] = (self._keep(line.row), line.start)
+        kept = {start for _, start in counting.values()}
+
+        def write(file: BinaryIO) -> None:
+            for line in read_lines(self.path, self.wanted):
+                if line.row is None or line.start in kept:
+                    file.write(line.raw)
+
+        try:
+            write_whole(self.path, write)
+        except OSError as error:
+            raise StoppedEarly(
+                f"{self.path} could not be cleared of replaced rows: {error.strerror}; nothing is "
+                "lost, start again"
+            ) from error
+        self._close()
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self.path.exists() and not self.path.is_file():
+            what = "a directory" if self.path.is_dir() else "no regular file"
+            raise UsageError(f"--output {self.path} is {what}; name a file")
+        access = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            while True:
+                self._fd = os.open(self.path, access, 0o666)
+                self._lock()
+                if self._is_at_path():
+                    return
+                os.close(self._fd)  # another file took its place meanwhile
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"--output {self.path}: the folder does not exist; create it first"
+            ) from error
+        except OSError as error:
+            raise UsageError(
+                f"--output {self.path} cannot be opened for writing: {error.strerror}"
+            ) from error
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise UsageError(
+                f"{self.path} is being written by another process; wait for it, stop it, or use "
+                "another --output"
+            ) from None
+        except OSError as error:
+            say(
+                f"warning: {self.path}: no lock to be had here ({error.strerror}); do not start a "
+                "second run on it"
+            )
+
+    def _is_at_path(self) -> bool:
+        """Whether the open file is the one that the path names."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def _read(self) -> None:
+        with open(self.path, "rb") as file:
+            if is_gzip(file):
+                raise UsageError(f"{self.path} is a gzip file; unpack it first")
+        self._size = os.fstat(self._fd).st_size
+        damaged: list[Line] = []
+        last: Line | None = None
+        for last in read_lines(self.path, self.wanted):
+            if last.row is None:
+                damaged.append(last)
+            else:
+                self._note(last.row)
+        torn = damaged.pop() if last is not None and last.row is None else None
+        if not self.rows and (damaged or (torn and not _may_be_torn(torn.raw))):
+            raise UsageError(
+                f"{self.path} holds lines, but none of a run of this kind; it is left as it is: "
+                "name another --output"
+            )
+        for line in damaged:
+            say(
+                f"warning: {self.path} line {line.number} is damaged ({line.problem}); left as it "
+                "is, and not counted"
+            )
+        if torn:
+            self._set_aside(torn)
+        elif self._size and os.pread(self._fd, 1, self._size - 1) != b"\n":
+            self._write(b"\n")
+
+    def _set_aside(self, torn: Line) -> None:
+        """Move the torn end to `<path>.damaged`. Zero bytes after a whole row are such an end."""
+        whole = torn.raw.rstrip(b"\0\r\n")
+        line = parse_line(torn.number, torn.start, whole, self.wanted)
+        keep = len(whole) if line and line.row is not None else 0
+        place = Path(f"{self.path}.damaged")
+        access = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        try:
+            fd = os.open(place, access, 0o666)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise UsageError(f"{place} is a link; move it away, then start again") from error
+            raise
+        with os.fdopen(fd, "ab") as file:
+            file.write(torn.raw[keep:].rstrip(b"\n") + b"\n")
+            file.flush()
+            sync(file.fileno())
+        self._size = torn.start + keep
+        os.ftruncate(self._fd, self._size)
+        moved = plural(len(torn.raw) - keep, "byte")
+        say(f"warning: {self.path} line {torn.number} was torn; {moved} moved to {place}")
+        if line and line.row is not None:
+            self._note(line.row)
+            self._write(b"\n")
+
+    # -- keeping ---------------------------------------------------------------------------------
+
+    def _note(self, row: dict[str, Any]) -> None:
+        key = self._key(row)
+        earlier = self.rows.get(key)
+        self._has_superseded |= earlier is not None
+        if supersedes(row, earlier):
+            self.rows[key] = self._keep(row)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        sync(self._fd)
+        self._size += len(data)
+
+    def _close(self) -> None:
+        if self._fd < 0:
+            return
+        if self._created and os.fstat(self._fd).st_size == 0 and self._is_at_path():
+            self.path.unlink()  # a run that brought nothing leaves no file behind
+        os.close(self._fd)
+        self._fd = -1
+
+
+def _may_be_torn(raw: bytes) -> bool:
+    """Whether a file's only line may be the beginning of a first row, or zeros of a power loss.
+
+    A whole JSON value is not torn: it is a row of another kind.
+    """
+    line = parse_line(1, 0, raw, {})
+    begun = b'{"chat_id": '
+    raw = raw.removeprefix(BOM).rstrip(b"\0\r\n")
+    return (line is None or line.row is None) and (raw.startswith(begun) or begun.startswith(raw))

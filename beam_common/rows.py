@@ -1,0 +1,103 @@
+"""The rows of every file, a question's identity, and the ten abilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+VERSION = "2.0.0"
+PROJECT = Path(__file__).resolve().parent.parent
+DATA_DIR = PROJECT / "data"
+TOKENIZER_DIR = PROJECT / "tokenizer"
+
+ABILITIES = (
+    "abstention",
+    "contradiction_resolution",
+    "event_ordering",
+    "information_extraction",
+    "instruction_following",
+    "knowledge_update",
+    "multi_session_reasoning",
+    "preference_following",
+    "summarization",
+    "temporal_reasoning",
+)
+ABSTENTION = "abstention"
+EVENT_ORDERING = "event_ordering"
+
+QuestionKey = tuple[str, str, int]  # chat_id, question_type, question_index
+
+
+class Message(TypedDict):
+    role: str
+    content: str
+
+
+class QuestionRow(TypedDict):
+    chat_id: str
+    question_type: str
+    question_index: int
+    question: str
+    gold_answer: str
+    rubric: list[str]
+    difficulty: str
+
+
+class AnswerRow(TypedDict):
+    """`response` is "" and `error` a short text when the question failed. Counts that the
+    endpoint did not report are None."""
+
+    chat_id: str
+    question_type: str
+    question_index: int
+    question: str
+    gold_answer: str
+    rubric: list[str]
+    response: str
+    finish_reason: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    error: str | None
+
+
+class ScoreRow(TypedDict):
+    chat_id: str
+    question_type: str
+    question_index: int
+    score: float
+
+
+class VerdictRow(TypedDict):
+    """One reply of the judge, or the failure of one call. `item` is the index into the rubric; 0
+    for event_ordering, whose `criterion` is the numbered reference order."""
+
+    chat_id: str
+    question_type: str
+    question_index: int
+    item: int
+    criterion: str
+    prompt_sha256: str
+    status: str  # scored, unreadable or failed
+    level: float | None
+    reply: str | None
+    finish_reason: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    error: str | None
+
+
+def key_of(row: Mapping[str, Any]) -> QuestionKey:
+    """A question's identity; chat 3 and chat "3" are one."""
+    return str(row["chat_id"]), row["question_type"], int(row["question_index"])
+
+
+def name_of(key: QuestionKey) -> str:
+    """How messages call a question: `chat 3 abstention/0`."""
+    chat, ability, index = key
+    return f"chat {chat} {ability}/{index}"
+
+
+def is_empty(row: Mapping[str, Any]) -> bool:
+    """Whether an answer says nothing although its question did not fail."""
+    return row.get("error") is None and not (row.get("response") or "").strip()

@@ -1,0 +1,138 @@
+"""The settings of a run: recorded beside its output, and compared when the output is resumed."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from beam_common.files import unwritable, write_whole
+from beam_common.messages import UsageError, one_line, say, without_secrets
+from beam_common.rows import VERSION
+
+# What a sidecar may hold and of which shape; `settings`, `data` and `answers` bind a resume.
+SHAPES = {
+    "program": str,
+    "output": str,
+    "started": list,
+    "settings": dict,
+    "data": dict,
+    "answers": dict,
+    "selected": dict,
+    "served": dict,
+    "shrunk": dict,
+    "shard": list,
+    "files": list,
+    "foreign": list,
+    "mixed": bool,
+}
+BINDING = ("settings", "data", "answers")
+
+
+def load_sidecar(path: Path) -> dict[str, Any] | None:
+    """What a sidecar holds; None where there is none. UsageError when it is no sidecar."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError, OSError) as error:
+        raise UsageError(
+            f"{path}: the settings of the earlier run cannot be read ({one_line(str(error), 80)}); "
+            "move the file away to go on without them, or write to another --output"
+        ) from error
+    is_ours = isinstance(content, dict) and str(content.get("program")).startswith("beam_")
+    if not is_ours or not all(
+        isinstance(content.get(n, shape()), shape) for n, shape in SHAPES.items()
+    ):
+        raise UsageError(
+            f"{path}: not the settings of a run; move the file away or write to another --output"
+        )
+    return dict(content)
+
+
+def save_sidecar(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a sidecar whole, indented for readers, without secrets."""
+    text = json.dumps(without_secrets(content), indent=1, ensure_ascii=False) + "\n"
+    try:
+        write_whole(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def differences(recorded: Any, now: Any, name: str = "") -> list[str]:
+    """What differs between two settings, one text each: `temperature (recorded 1.0, now 0.7)`."""
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        names = dict.fromkeys([*recorded, *now])
+        parts = (differences(recorded.get(n), now.get(n), n) for n in names)
+        return [text for part in parts for text in part]
+    if recorded == now:
+        return []
+    before, after = (_shown(value) for value in (recorded, now))
+    return [f"{name} (recorded {before}, now {after})"]
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return one_line(text[:12] if len(text) == 64 else text, 90) or "empty"  # a digest's beginning
+
+
+def bind_settings(
+    path: Path, content: dict[str, Any], *, binding: bool, allow_mixed: bool
+) -> dict[str, Any]:
+    """Record the settings of this run at `path`; gives the record, with what earlier runs left.
+
+    `binding` says that the output holds a row without an error: until then an earlier record is
+    replaced, so that a wrong URL does not lock out the right one. Raises UsageError where the
+    settings differ from those that the output rests on, or the record is another output's.
+    """
+    content = without_secrets({"version": VERSION, **content})
+    earlier = load_sidecar(path) or {}
+    for name in ("program", "output"):
+        if earlier.get(name, content[name]) != content[name]:
+            raise UsageError(
+                f"{path} holds the settings of {earlier[name]}, which this run would replace; name "
+                "another --output"
+            )
+    if not binding:
+        return content
+    output = content["output"]
+    if not earlier:
+        say(f"warning: what {output} holds has no record of its settings; they are unknown")
+    found = [
+        text
+        for part in BINDING
+        if part in earlier
+        for text in differences(earlier[part], content.get(part))
+    ]
+    if found and not allow_mixed:
+        raise UsageError(
+            f"{output} was made with other settings: {'; '.join(found)}. Go on with the recorded "
+            f"ones ({path.name}), write to another --output, or accept a mixed file with "
+            "--allow-mixed"
+        )
+    if found:
+        say(f"warning: {output} gets mixed, as all that is made of it will say: {'; '.join(found)}")
+    record = {**earlier, **content, "started": [*earlier.get("started", []), *content["started"]]}
+    if found or not earlier:
+        record["mixed"] = True
+    return record
+
+
+def package_versions(names: Iterable[str]) -> dict[str, str]:
+    """Versions of Python and of installed packages, for the record."""
+    found = {"python": sys.version.split()[0]}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def now_text() -> str:
+    """The time in UTC, to the second, as ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
