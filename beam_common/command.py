@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import functools
 import os
+import resource
 import shlex
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from beam_common.files import NO_ROOM
 from beam_common.messages import StoppedEarly, UsageError, say
 from beam_common.rows import PROJECT
 
+SPARE_FILES = 64  # descriptors beside those of the connections
 NO_WAY_TO_A_FILE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 
 
@@ -117,3 +120,37 @@ def _unforeseen(error: Exception) -> int:
         "Please report it"
     )
     return 1
+
+
+@contextlib.contextmanager
+def signals_caught(handler: Callable[[int], None]) -> Iterator[None]:
+    """In an event loop: let `handler` have SIGINT, SIGTERM, SIGHUP; ignored ones stay ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.getsignal(n) for n in signals if signal.getsignal(n) != signal.SIG_IGN}
+    for number in before:
+        loop.add_signal_handler(number, handler, number)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, earlier)
+
+
+def connections_allowed(wanted: int) -> int:
+    """`wanted`, or as many as the system lets this process have; raises its soft limit for them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + SPARE_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    if soft < needed:
+        say(f"warning: this process may open {soft:,} files (ulimit -n): fewer requests in flight")
+    return max(1, min(wanted, soft - SPARE_FILES))

@@ -110,3 +110,26 @@ def say(text: str) -> None:
 def plural(n: int, noun: str) -> str:
     """`1 question`, `3 questions`, `1,200 questions`."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+class Repeats:
+    """Messages of which equal ones in a row are shown once, then counted."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._count = 0
+
+    def say(self, text: str, about: str = "") -> None:
+        """`about` names what the message is of; it does not make two messages differ."""
+        if text == self._last:
+            self._count += 1
+            return
+        self.flush()
+        self._last = text
+        say(f"{about}: {text}" if about else text)
+
+    def flush(self) -> None:
+        """Say how often the last message was repeated."""
+        if self._count:
+            say(f"the same {self._count:,} more {'time' if self._count == 1 else 'times'}")
+        self._last, self._count = "", 0

@@ -1,0 +1,82 @@
+"""Whether an endpoint is up: suspected down after failures in a row, found out by a small request."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+from beam_common.cli import shown_url
+from beam_common.endpoint import Endpoint
+from beam_common.messages import say
+from beam_common.places import Waits, backoff
+from beam_common.progress import duration_text
+from beam_common.reply import Reply
+
+FAILURES_OF_AN_OUTAGE = 4  # attempts in a row
+
+
+class Outage:
+    """Whether the endpoint is down, and since when. `failures`: attempts, of transient trouble.
+
+    Down is suspected after `failures` in a row, and confirmed when a probe fails, too.
+    """
+
+    def __init__(self, failures: int) -> None:
+        self._failures = failures
+        self._in_a_row = 0
+        self.since = 0.0
+        self.down = False
+        self.confirmed = False
+        self.has_answered = False
+
+    def failed(self, now: float) -> bool:
+        """An attempt failed; whether the endpoint has just gone down."""
+        if not self._in_a_row:
+            self.since = now
+        self._in_a_row += 1
+        if self.down or self._in_a_row < self._failures:
+            return False
+        self.down = True
+        return True
+
+    def replied(self) -> None:
+        """Something came back that is neither transient nor busy trouble."""
+        self._in_a_row = 0
+        self.down = self.confirmed = False
+        self.has_answered = True
+
+
+async def wait_until_up(
+    endpoint: Endpoint,
+    probe: Sequence[bytes],
+    outage: Outage,
+    max_outage: float,
+    waits: Waits,
+    on_confirmed: Callable[[], None],
+) -> str:
+    """Ask with `probe` after 1, 2, 4 … 60 s, until any reply ends the outage.
+
+    Gives "" then, else why the run has to stop: the endpoint was down for `max_outage` seconds, or
+    has never answered. `on_confirmed` is called each time a probe fails.
+    """
+    for attempt in itertools.count(1):
+        await asyncio.sleep(backoff(attempt, waits))
+        if not outage.down:  # a request in flight was answered meanwhile
+            return ""
+        outcome = await endpoint.ask(probe, first_piece_only=True)
+        if not outage.down or isinstance(outcome, Reply) or outcome.kind in ("refused", "fatal"):
+            return ""
+        if not outage.confirmed:
+            say(f"the endpoint is down: {outcome.text}; asking it now and then until it answers")
+        outage.confirmed = True
+        on_confirmed()
+        longest = max_outage if outage.has_answered else waits.never_answered
+        if time.monotonic() - outage.since >= longest:
+            break
+    if outage.has_answered:
+        begun = f"the endpoint was down for {duration_text(longest)} (--max-outage)"
+        return f"{begun}; the last attempt: {outcome.with_advice}"
+    url = shown_url(endpoint.base_url)
+    return f"nothing at {url} answers: is the server running? {outcome.with_advice}"

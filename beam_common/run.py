@@ -1,0 +1,374 @@
+"""Many requests at once: who is sent when, what is asked again, what ends a run.
+
+A job is a task that calls `Run.ask` and saves what it gets. It holds one of the `Places` from its
+turn until it has saved a reply; while it waits for another attempt it holds none.
+
+    Order    which job goes next                    (schedule)
+    Places   how many may be in flight              (places)
+    Outage   whether the endpoint is up             (outage)
+    held     failed jobs that wait for an answer: only then they are recorded
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from beam_common.command import connections_allowed, signals_caught
+from beam_common.endpoint import Endpoint
+from beam_common.failure import Failure
+from beam_common.messages import Repeats, StoppedEarly, UsageError, plural, say
+from beam_common.outage import FAILURES_OF_AN_OUTAGE, Outage, wait_until_up
+from beam_common.places import WAITS, Places, Waits, backoff
+from beam_common.progress import Progress, duration_text
+from beam_common.reply import Reply
+from beam_common.schedule import Job, Order
+
+NOTE_SECONDS = 30.0  # between two notes about failed attempts
+
+
+@dataclass(frozen=True)
+class Limits:
+    concurrency: int
+    max_retries: int  # attempts in all
+    max_outage: float  # seconds
+    stop_after_failures: int  # questions in a row; 0: never
+    chats: int  # that are asked about in this run
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: code 0 when nothing is left to ask, 1 stopped, 128 + n by a signal."""
+
+    code: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """One request on its way: what the endpoint tells of it."""
+
+    run: Run
+    job: Job
+
+    def sent(self) -> None:
+        self.run.sent(self.job)
+
+    def begun(self) -> None:
+        self.run.begun(self.job)
+
+
+class Run:
+    """Drives jobs to their end. `probe`: the body of a request that finds out who is there."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        order: Order,
+        limits: Limits,
+        probe: Sequence[bytes],
+        waits: Waits = WAITS,
+    ) -> None:
+        self._endpoint, self._order, self._limits = endpoint, order, limits
+        self._probe_body, self._waits = probe, waits
+        self.places = Places(connections_allowed(limits.concurrency))
+        self._outage = Outage(min(FAILURES_OF_AN_OUTAGE, limits.max_retries))
+        self._tasks: dict[asyncio.Future[None], Job] = {}
+        self._placed: set[Job] = set()  # in flight, or with a reply that is being saved
+        self._turns: dict[Job, asyncio.Future[None]] = {}  # of jobs that wait for their next one
+        self._asking: set[Job] = set()  # inside `ask`: nothing is lost when they are dropped
+        self._flying: set[Job] = set()  # with a request on its way
+        self._ready: set[Job] = set()  # with a place that they have not used yet
+        self._held: dict[Job, asyncio.Future[bool]] = {}
+        self._suspects: list[Job] = []  # that failed since the endpoint last replied
+        self._probing: asyncio.Task[None] | None = None
+        self._pause_until = self._next_note = 0.0
+        self._stopped: Ended | None = None
+        self._broken: BaseException | None = None
+        self._over = asyncio.Event()
+        self._errors = Repeats()
+        self._last_failure: Failure | None = None
+        self.answers = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flying)
+
+    async def go(self, work: Callable[[Job], Awaitable[None]], progress: Progress) -> Ended:
+        """Run `work` for each job until nothing is left or something stops the run.
+
+        Raises what was no endpoint's trouble, once what was paid for is saved.
+        """
+        self._work = work
+        with signals_caught(self._signalled):
+            self._send()
+            told_silence = 0.0
+            while not self._over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._over.wait(), progress.interval)
+                progress.tick()
+                told_silence = self._tell_silence(told_silence)
+        if self._probing:
+            self._probing.cancel()
+        self._errors.flush()
+        if self._broken:
+            raise self._broken
+        return self._stopped or Ended(0)
+
+    async def ask(
+        self,
+        job: Job,
+        body: Callable[[], Awaitable[Sequence[bytes]]],
+        again: Callable[[Failure], bool] = lambda failure: False,
+    ) -> Reply | Failure:
+        """A job's outcome, once it is final: a reply, or the failure to record.
+
+        `body` is called for each attempt. `again` says of a refused request whether it is worth
+        asking anew, since its body will be another one.
+        """
+        self._asking.add(job)
+        try:
+            while True:
+                await self._turn(job)
+                outcome = await self._attempt(job, await body())
+                if isinstance(outcome, Reply):
+                    self._answered(job)
+                    return outcome
+                self._last_failure = outcome
+                if outcome.kind == "refused":
+                    self._replied()
+                    if again(outcome):
+                        continue
+                    final = True
+                else:
+                    final = await self._wait_after(job, outcome)
+                if final and await self._may_record(job, outcome):
+                    return outcome
+        finally:
+            self._asking.discard(job)
+
+    def stop(self, ended: Ended, drop: bool = False) -> None:
+        """Send no further request. What waits is given up, with `drop` what is in flight, too."""
+        self._stopped = self._stopped or ended
+        for task, job in list(self._tasks.items()):
+            if job in self._asking and (drop or job not in self._flying):
+                task.cancel()
+        self._look_for_end()
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Give each free place to the next job."""
+        while self._may_send() and (job := self._order.next(time.monotonic())):
+            self._placed.add(job)
+            if turn := self._turns.pop(job, None):
+                turn.set_result(None)
+            else:
+                self._ready.add(job)
+                task = asyncio.ensure_future(self._work(job))
+                self._tasks[task] = job
+                task.add_done_callback(self._task_over)
+        self._look_for_end()
+
+    def _may_send(self) -> bool:
+        return not (
+            self._stopped
+            or self._outage.down
+            or len(self._placed) >= self.places.limit
+            or time.monotonic() < self._pause_until
+        )
+
+    async def _turn(self, job: Job) -> None:
+        """Wait for a place; a job has one when its task begins."""
+        if job in self._ready:
+            self._ready.discard(job)
+            return
+        self._placed.discard(job)
+        self._order.again(job)
+        turn = self._turns[job] = asyncio.get_running_loop().create_future()
+        self._send()
+        await turn
+
+    async def _attempt(self, job: Job, body: Sequence[bytes]) -> Reply | Failure:
+        """Make one request. Raises CancelledError instead where the run has stopped."""
+        if self._stopped:
+            raise asyncio.CancelledError
+        job.alone = not self._flying
+        for other in self._flying:
+            other.alone = False
+        self._flying.add(job)
+        try:
+            return await self._endpoint.ask(body, Flight(self, job), job.question[0])
+        finally:
+            self._flying.discard(job)
+            self._order.landed(job)
+
+    def sent(self, job: Job) -> None:
+        self._order.sent(job)
+        if not job.group.in_progress:
+            self._send()
+
+    def begun(self, job: Job) -> None:
+        self._order.begun(job, time.monotonic())
+        self._send()
+
+    def _task_over(self, task: asyncio.Future[None]) -> None:
+        job = self._tasks.pop(task)
+        self._placed.discard(job)
+        if not task.cancelled() and (error := task.exception()):
+            if isinstance(error, StoppedEarly):
+                self.stop(Ended(1, str(error)), drop=True)
+            elif isinstance(error, UsageError):  # what is in flight is paid for and may finish
+                self.stop(Ended(2, str(error)))
+            else:
+                self._broken = self._broken or error
+                self.stop(Ended(1), drop=True)
+        self._send()
+
+    # -- what follows from an outcome ------------------------------------------------------------
+
+    def _answered(self, job: Job) -> None:
+        self.answers += 1
+        self.places.answered()
+        self._order.begun(job, time.monotonic())
+        self._replied()
+        self._release_held(self._held, True)
+        self._send()
+
+    def _replied(self) -> None:
+        """The endpoint is there."""
+        confirmed = self._outage.confirmed
+        self._outage.replied()
+        self._suspects.clear()
+        if confirmed:
+            down = duration_text(time.monotonic() - self._outage.since)
+            say(f"the endpoint answers again, after {down}")
+            self._order.reopen()
+        self._send()
+
+    async def _wait_after(self, job: Job, failure: Failure) -> bool:
+        """Wait as long as a failure asks for; whether the job's attempts are used up."""
+        if failure.kind == "fatal":
+            self.stop(Ended(1, failure.with_advice))
+        if self._stopped:
+            raise asyncio.CancelledError
+        self._note(failure)
+        wait = min(failure.wait or 0.0, self._waits.longest_named)
+        if failure.kind == "busy":
+            self.places.busy(len(self._flying))
+            if not job.alone:
+                self._pause(wait)
+                return False
+        if not self._outage.confirmed:
+            job.attempts += 1
+        if failure.kind == "transient":
+            self._suspect(job)
+        if job.attempts >= self._limits.max_retries:
+            return True
+        pause = max(wait, backoff(max(job.attempts, 1), self._waits))
+        self._pause(pause if failure.kind == "busy" else wait)
+        self._placed.discard(job)
+        self._send()
+        await asyncio.sleep(pause)
+        return False
+
+    def _pause(self, seconds: float) -> None:
+        """Send nothing for so long: a wait that the endpoint names is meant for all requests."""
+        until = time.monotonic() + seconds
+        if until > self._pause_until:
+            self._pause_until = until
+            asyncio.get_running_loop().call_later(seconds + 0.001, self._send)
+
+    def _note(self, failure: Failure) -> None:
+        now = time.monotonic()
+        if now >= self._next_note:
+            self._next_note = now + NOTE_SECONDS
+            self._errors.say(f"asked again: {failure.text}")
+
+    # -- outages ---------------------------------------------------------------------------------
+
+    def _suspect(self, job: Job) -> None:
+        if not self._outage.confirmed:
+            self._suspects.append(job)
+        if self._outage.failed(time.monotonic()):
+            self._probing = asyncio.create_task(self._probe())
+
+    async def _probe(self) -> None:
+        reason = await wait_until_up(
+            self._endpoint,
+            self._probe_body,
+            self._outage,
+            self._limits.max_outage,
+            self._waits,
+            self._give_back,
+        )
+        if reason:
+            self.stop(Ended(1, reason))
+        elif self._outage.down:
+            self._replied()
+
+    def _give_back(self) -> None:
+        """The attempts that failed since the endpoint last replied were the outage's."""
+        for job in self._suspects:
+            job.attempts -= 1
+        self._release_held(self._suspects, False)
+        self._suspects.clear()
+
+    # -- failed jobs -----------------------------------------------------------------------------
+
+    async def _may_record(self, job: Job, failure: Failure) -> bool:
+        """Wait until an answer shows that the endpoint works; False: ask again, it was down."""
+        self._placed.discard(job)
+        held = self._held[job] = asyncio.get_running_loop().create_future()
+        questions = {other.question for other in self._held}
+        chats = {chat for chat, _, _ in questions}
+        most = self._limits.stop_after_failures
+        if most and len(questions) >= most and len(chats) >= min(2, self._limits.chats):
+            self.stop(
+                Ended(
+                    1,
+                    f"{plural(len(questions), 'question')} in a row failed, which looks like a "
+                    "wrong setting; none of them is recorded. The last one: "
+                    f"{failure.with_advice}",
+                )
+            )
+        self._send()
+        return await held
+
+    def _release_held(self, jobs: Iterable[Job], record: bool) -> None:
+        for job in list(jobs):
+            if held := self._held.pop(job, None):
+                held.set_result(record)
+
+    def _look_for_end(self) -> None:
+        if not self._tasks and (self._stopped or self._order.over):
+            self._over.set()
+        if self._stopped or self._outage.down or not self._order.over:
+            return
+        if self._held and len(self._held) == len(self._tasks):
+            if self.answers:
+                self._release_held(self._held, True)
+            else:
+                failure = self._last_failure
+                text = failure.with_advice if failure else ""
+                self.stop(Ended(1, f"nothing was answered, and nothing is recorded: {text}"))
+
+    # -- people ----------------------------------------------------------------------------------
+
+    def _tell_silence(self, told: float) -> float:
+        """Say once when no byte has come from anyone for long; when the last byte had come."""
+        last = self._endpoint.last_byte_at
+        silent = time.monotonic() - last
+        if self._flying and last != told and silent > self._waits.silence:
+            requests = plural(len(self._flying), "request")
+            say(f"no byte for {duration_text(silent)}, {requests} in flight: still waiting")
+            return last
+        return told
+
+    def _signalled(self, number: int) -> None:
+        self._stopped = None  # a signal also ends a stop that waits for requests in flight
+        self.stop(Ended(128 + number, signal.Signals(number).name), drop=True)
