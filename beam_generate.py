@@ -1,33 +1,40 @@
 """Ask a model every BEAM question about its chat and append the answers to a JSONL file.
 
-In:   data/beam_<tag>_chats.jsonl.gz and data/beam_<tag>_questions.jsonl (prepare_data.py makes them; `sample` is here)
-Out:  answers.jsonl, one line a question, written when it is answered; answers.run.json, the settings of the run
+In:   data/beam_<tag>_chats.jsonl.gz and data/beam_<tag>_questions.jsonl (prepare_data.py makes
+      them; the tag `sample` is here)
+Out:  answers.jsonl, one line a question, written when it is answered; answers.run.json, the
+      settings of the run
 
-Start it again after any stop: finished questions are skipped, nothing is paid twice. Exit code 0: all selected questions
-are in the file; 1: stopped early; 2: bad usage or input; 130/143: SIGINT/SIGTERM.
+Start it again after any stop: finished questions are skipped, nothing is paid twice. Exit code 0:
+all selected questions are in the file; 1: stopped early, or nothing answered; 2: bad usage or
+input; 130/143: SIGINT/SIGTERM.
 
-  python beam_generate.py --tag 1m --base-url http://localhost:8000/v1 --model my-model --api-key none
+  python beam_generate.py --base-url http://localhost:8000/v1 --model my-model --api-key none
 """
 
 from __future__ import annotations
 
-import contextlib
+import argparse
+import asyncio
 import gc
-import os
 import shlex
-import sys
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Sequence
+from typing import Any
 
-from beam_cli import (
+from beam_common.endpoint import Endpoint, Flags, encode_body, encode_json, request_parameters
+from beam_common.failure import Failure
+from beam_common.questions import data_files, selected_questions
+from beam_common.reply import Reply
+
+from beam_common import command
+from beam_common.chats import Chats, ChatsFile, Prompt
+from beam_common.cli import (
+    EXTRA_HELP,
     Parser,
     add_endpoint_flags,
     api_key,
     comma_list,
-    command,
     json_object,
     non_negative_float,
     non_negative_int,
@@ -35,614 +42,346 @@ from beam_cli import (
     positive_int,
     probability,
     public_text,
-    run,
+    shard,
     shown_url,
-    started_by,
 )
-from beam_common import (
-    StoppedEarly,
-    UsageError,
-    beside,
-    key_of,
-    name_of,
-    plural,
-    say,
-    sha256_of_file,
-)
-from beam_log import ANSWER, RowLog
-from beam_questions import check_chats, data_files, selected_questions
-from beam_settings import bind_settings, load_sidecar, now_text, package_versions, save_sidecar
-from beam_tokenizer import KIMI, load_counter
-
-if TYPE_CHECKING:
-    import argparse
-
-    from beam_chats import ChatsFile, Prompt, PromptBuilder, TokenCounter
-    from beam_failure import Failure
-    from beam_reply import Reply
-    from beam_run import Ended
-    from beam_schedule import Group, Job
+from beam_common.dry_run import dry_run
+from beam_common.files import sidecar_path
+from beam_common.jsonl import IDENTITY
+from beam_common.messages import Repeats, UsageError, plural, say
+from beam_common.places import WAITS
+from beam_common.progress import Progress
+from beam_common.record import Record, counted, new_record
+from beam_common.rowlog import RowLog, output_path
+from beam_common.rows import AnswerRow, Message, QuestionRow, is_empty, key_of, name_of
+from beam_common.run import Ended, Limits, Run
+from beam_common.schedule import Group, Job, Order
+from beam_common.settings import bind_settings, now_text
+from beam_common.tally import Suspicions, Tally
+from beam_common.tokens import KIMI, load_counter
 
 # The wording of BEAM's own answer generation, blank at the end of the first line included.
-FINAL_MESSAGE = "NOTE: Only provide the answer without any explanations. \nQuestion: {question}"
-MOST_SHRINKS = 5  # of one question's prompt
-SILENT_CUT = 0.5  # a prompt reported with less than this share of our count was probably cut by the server
+NOTE = "NOTE: Only provide the answer without any explanations. "
+BYTES_A_TOKEN = 2048  # the most that a token of a reply may take, events and all
+SMALLEST_LIMIT = 64 * 2**20  # bytes of a reply that are read in any case
+CHAT_ID = "{chat_id}"  # stands for a chat's id in headers and body
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # Pure rules.
 
 
-def final_message(question: str) -> dict[str, str]:
+def final_message(question: str) -> Message:
     """The one message that follows the chat's own."""
-    return {"role": "user", "content": FINAL_MESSAGE.replace("{question}", question)}
+    return {"role": "user", "content": f"{NOTE}\nQuestion: {question}"}
 
 
-def content_budget(max_context: int, max_tokens: int, reserve: int) -> int:
-    """Tokens left for the chat's contents."""
-    return max_context - max_tokens - reserve
+def content_budget(args: argparse.Namespace) -> int | None:
+    """Tokens left for the chat's contents; None where nothing is truncated."""
+    if not args.tokenizer:
+        return None
+    budget = int(args.max_context_tokens - args.max_tokens - args.reserve_tokens)
+    if budget <= 0:
+        raise UsageError(
+            f"no room for the chat: --max-context-tokens {args.max_context_tokens:,} - "
+            f"--max-tokens {args.max_tokens:,} - --reserve-tokens {args.reserve_tokens:,} is "
+            f"{budget:,}; raise the first or lower the others"
+        )
+    return budget
 
 
-def answer_row(question: dict[str, Any], outcome: Reply | Failure) -> dict[str, Any]:
+def request_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The request's body: everything but the messages."""
+    settings = {
+        "model": args.model,
+        "temperature": args.temperature,
+        "top_p": args.top_p,
+        "max_tokens": args.max_tokens,
+    }
+    if args.stream:
+        settings |= {"stream": True, "stream_options": {"include_usage": True}}
+    return request_parameters(settings, args.thinking_json)
+
+
+def answer_row(question: QuestionRow, outcome: Reply | Failure) -> AnswerRow:
     """The line of an answered or failed question."""
-    row = {name: question[name] for name in ("chat_id", "question_type", "question_index", "question")}
-    row |= {"gold_answer": question["gold_answer"], "rubric": question["rubric"]}
-    failed = hasattr(outcome, "kind")
-    row["response"] = "" if failed else outcome.text
-    for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
-        row[name] = None if failed else getattr(outcome, name)
-    row["error"] = outcome.text if failed else None
-    return row
+    failed = isinstance(outcome, Failure)
+    return {
+        "chat_id": question["chat_id"],
+        "question_type": question["question_type"],
+        "question_index": question["question_index"],
+        "question": question["question"],
+        "gold_answer": question["gold_answer"],
+        "rubric": question["rubric"],
+        "response": "" if failed else outcome.text,
+        "finish_reason": None if failed else outcome.finish_reason,
+        "prompt_tokens": None if failed else outcome.prompt_tokens,
+        "completion_tokens": None if failed else outcome.completion_tokens,
+        "error": outcome.text if failed else None,
+    }
 
 
-@dataclass
-class Tally:
-    """What the screen shows: tokens of this run, questions of the file."""
-
-    total: int  # selected questions
-    answered: int = 0
-    empty: int = 0
-    empty_cut: int = 0  # of the empty ones, ended by the length limit
-    failed: int = 0
-    replies: int = 0
-    tokens: Counter[str] = field(default_factory=Counter)  # prompt, completion, cached, prompt_of_cached
-    unknown: Counter[str] = field(default_factory=Counter)  # replies that did not report a count
-
-    def add_row(self, row: dict[str, Any]) -> None:
-        if row.get("error") is not None:
-            self.failed += 1
-            return
-        self.answered += 1
-        if not (row.get("response") or "").strip():
-            self.empty += 1
-            self.empty_cut += row.get("finish_reason") == "length"
-
-    def add_reply(self, reply: Reply) -> None:
-        self.replies += 1
-        for name, count in (("prompt", reply.prompt_tokens), ("completion", reply.completion_tokens)):
-            if count is None:
-                self.unknown[name] += 1
-            else:
-                self.tokens[name] += count
-        if reply.cached_tokens is not None:
-            self.tokens["cached"] += reply.cached_tokens
-            self.tokens["prompt_of_cached"] += reply.prompt_tokens or 0
-
-    def cached_share(self) -> str:
-        of = self.tokens["prompt_of_cached"]
-        return f"{self.tokens['cached'] / of:.1%}" if of else "not reported"
-
-    def status(self) -> str:
-        from beam_run import short_count
-
-        tokens = short_count(self.tokens["prompt"])
-        return f"cached {self.cached_share()}, {tokens} tokens in, {self.failed:,} failed, {self.empty:,} empty"
-
-    def lines(self) -> list[str]:
-        """The closing statement."""
-        cut = f" ({self.empty_cut:,} at the length limit)" if self.empty_cut else ""
-        lines = [f"answered: {self.answered:,} of {self.total:,} selected", f"  of them empty: {self.empty:,}{cut}"]
-        lines.append(f"failed: {self.failed:,}")
-        for name in ("prompt", "completion"):
-            unknown = f" (unknown for {self.unknown[name]:,})" if self.unknown[name] else ""
-            lines.append(f"{name} tokens of this run: {self.tokens[name]:,}{unknown}")
-        lines.append(f"cached share of the prompt tokens: {self.cached_share()}")
-        return lines
+def needed_of(row: dict[str, Any]) -> dict[str, Any]:
+    """What a resume needs of an answer: long ones are not held in memory."""
+    names = ("chat_id", "question_type", "question_index", "finish_reason")
+    kept = {name: row.get(name) for name in names}
+    error = row.get("error") or None  # another tool may write "" for none
+    return kept | {"error": error, "response": "" if is_empty(row) else "…"}
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Dry run.
-
-
-def dry_run(questions: Sequence[dict[str, Any]], builder: PromptBuilder, budget: int | None) -> list[str]:
-    """Statistics of the prompts that a run would send."""
-    asked = Counter(str(q["chat_id"]) for q in questions)
-    lines = [
-        f"{'chat':>8} {'questions':>9} {'messages':>8} {'left out':>8} {'characters':>11} {'tokens':>11} {'sent':>11}"
-    ]
-    total, distinct, bound, characters, messages, dropped = 0, 0, False, 0, 0, 0
-    for chat_id, n in asked.items():
-        prompt = builder.build(chat_id)
-        size = prompt.kept_bytes if prompt.kept_tokens is None else prompt.kept_tokens
-        mark = "≤ " if prompt.kept_tokens is None else ""
-        tokens = "-" if prompt.tokens is None else f"{prompt.tokens:,}"
-        lines.append(
-            f"{chat_id:>8} {n:>9,} {prompt.messages:>8,} {prompt.first:>8,} {prompt.characters:>11,} {tokens:>11} "
-            f"{mark + format(size, ','):>11}"
-        )
-        total, distinct, bound = total + n * size, distinct + size, bound or prompt.kept_tokens is None
-        characters, messages, dropped = (
-            characters + prompt.characters,
-            messages + prompt.messages,
-            dropped + prompt.first,
-        )
-    at_most = "at most " if bound else ""
-    budget_text = "never truncated" if budget is None else f"budget {budget:,} tokens a chat"
-    lines += [
-        "",
-        f"{plural(len(asked), 'chat')}, {plural(len(questions), 'question')}, {plural(messages, 'message')} "
-        f"({dropped:,} left out), {characters:,} characters; {budget_text}",
-        f"prompt tokens in all (without the questions themselves): {at_most}{total:,}",
-        f"prompt tokens in distinct prefixes, each paid in full once: {at_most}{distinct:,}",
-    ]
-    if bound:
-        lines.append(
-            "where tokens show -, a chat was not counted, as "
-            + ("there is no tokenizer" if budget is None else "it fits the budget by its length alone")
-            + ": a token has at least one byte"
-        )
-    return lines
-
-
-# ---------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # The run.
-
-
-@dataclass(eq=False)
-class Chat:
-    """A chat in progress; its prompt is held only while requests need it."""
-
-    chat_id: str
-    prompt: Prompt | None = None
-    loading: Any = None  # a future while the prompt is being built
-    warned: bool = False
 
 
 class Generation:
     """Asks the open questions of a run and saves their answers."""
 
     def __init__(
-        self,
-        args: argparse.Namespace,
-        builder: PromptBuilder,
-        log: RowLog,
-        tally: Tally,
-        record: Callable[[], None],
+        self, args: argparse.Namespace, chats: Chats, log: RowLog, record: Record, tally: Tally
     ) -> None:
-        from beam_endpoint import encode_json
-        from beam_run import GroupCommit
+        self.args, self.chats, self.log, self.record, self.tally = args, chats, log, record, tally
+        settings = request_settings(args)
+        self.settings = encode_json(settings)
+        self.suspicions = Suspicions(settings.get("max_tokens"))
+        self.errors = Repeats()
 
-        self.args, self.builder, self.log, self.tally = args, builder, log, tally
-        self.saver: GroupCommit[dict[str, Any]] = GroupCommit(self.commit)
-        self.record, self.recorded = record, dict(builder.shrunk)
-        self.trouble: UsageError | StoppedEarly | None = None
-        self.cuts: Counter[Job] = Counter()
-        self.settings = encode_json(body_settings(args))
-        self.think_warned = False
-
-    def commit(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Further cuts first: no answer stands without a record of what was left out of its prompt."""
-        try:
-            self.record_cuts()
-        except (UsageError, StoppedEarly) as error:  # the answers are paid for: they are saved before the run stops
-            self.trouble = error
-        self.log.append(rows)
-
-    def record_cuts(self) -> None:
-        if self.builder.shrunk != self.recorded:
-            self.record()
-            self.recorded = dict(self.builder.shrunk)
-
-    async def go(self, questions: Sequence[dict[str, Any]], done: int, key: str) -> Ended:
-        from concurrent.futures import ThreadPoolExecutor
-
-        from beam_endpoint import Endpoint, Flags
-        from beam_run import WAITS, Limits, Progress, Run
-        from beam_schedule import Group, Order
-
+    async def go(self, questions: Sequence[QuestionRow], done: int, key: str) -> Ended:
         args = self.args
-        by_chat: dict[str, list[dict[str, Any]]] = {}
+        groups: dict[str, Group] = {}
         for question in questions:
-            by_chat.setdefault(str(question["chat_id"]), []).append(question)
-        groups = (Group.of(Chat(chat_id), asked) for chat_id, asked in by_chat.items())
-        self.run = Run(
-            Order(groups, args.open_chats, opener_first=True, cache_life=WAITS.cache_life),
-            Limits(args.concurrency, args.max_retries, args.stop_after_failures),
-            self._attempt,
-            self._record,
-            lambda job, failed: failed,
-            lambda: self.progress.tick(),
+            chat_id = str(question["chat_id"])
+            groups.setdefault(chat_id, Group(chat_id)).add(key_of(question), question)
+        order = Order(groups.values(), args.open_chats, True, WAITS.cache_life)
+        limits = Limits(
+            args.concurrency,
+            args.max_retries,
+            args.max_outage,
+            args.stop_after_failures,
+            len(groups),
         )
-        self.worker = ThreadPoolExecutor(1, "chats")
-        self.endpoint = Endpoint(
+        endpoint = Endpoint(
             args.base_url,
             key,
             timeout=args.timeout,
-            connections=args.concurrency,
             headers=dict(args.header),
             flags=Flags(),
+            keep_alive=False,
+            longest_reply=max(SMALLEST_LIMIT, args.max_tokens * BYTES_A_TOKEN),
             streams=args.stream,
         )
-        self.progress = Progress(self.tally.total, done, "question", self.tally.status)
+        self.run = Run(endpoint, order, limits, self._probe())
+        self.progress = Progress(self.tally.total, done, "question", self._status)
         try:
-            return await self.run.go()
+            return await self.run.go(self.answer, self.progress)
         finally:
+            self.errors.flush()
             self.progress.close()
-            await self.endpoint.close()
-            self.worker.shutdown(wait=False, cancel_futures=True)
-            with contextlib.suppress(UsageError, StoppedEarly):  # it was said when it failed at first
-                self.record_cuts()
+            await endpoint.close()
 
-    async def _prompt(self, group: Group) -> Prompt:
-        import asyncio
+    async def answer(self, job: Job) -> None:
+        """Ask one question until its outcome is final, and save it."""
+        question: QuestionRow = job.item
+        prompt: Prompt | None = None
 
-        chat: Chat = group.item
-        while chat.prompt is None:
-            if chat.loading is None:
-                loop = asyncio.get_running_loop()
-                chat.loading = loop.run_in_executor(self.worker, self.builder.build, chat.chat_id)
-            loading = chat.loading
-            try:
-                chat.prompt = await asyncio.shield(loading)
-            finally:
-                if chat.loading is loading and loading.done():
-                    chat.loading = None
-        return chat.prompt
+        async def body() -> list[bytes]:
+            nonlocal prompt
+            prompt = await self.chats.prompt(job.group.item)
+            settings = self.settings.replace(CHAT_ID.encode(), encode_json(job.group.item)[1:-1])
+            last = encode_json(final_message(question["question"]))
+            return encode_body(settings, prompt.pieces, last)
 
-    async def _attempt(self, job: Job) -> Reply | Failure | None:
-        from beam_endpoint import encode_body, encode_json
-        from beam_failure import Failure
+        def shortened(failure: Failure) -> bool:
+            wanted = failure.overflow and self.args.on_overflow == "shrink"
+            return bool(wanted and prompt and self.chats.shrink(prompt))
 
-        group, question = job.group, job.item
-        last = encode_json(final_message(question["question"]))
-        try:
-            prompt = await self._prompt(group)
-            if self.run.stopping:  # it came while the prompt was being built
-                return Failure("retry", "the run stops")
-            body = encode_body(self.settings, prompt.pieces, last)
-            outcome = await self.endpoint.ask(body, lambda: self.run.touch(job), lambda: self.run.sent(job))
-            if getattr(outcome, "kind", "") == "overflow" and self.args.on_overflow == "shrink":
-                if self.run.stopping:
-                    return Failure("retry", outcome.text)
-                if self._shrunk(job, prompt, outcome.over):  # type: ignore[union-attr]
-                    return None  # to be asked again in its turn, so that one request opens the cut chat
-            self._look_for_silent_cut(group.item, prompt, outcome)
-            return outcome
-        finally:
-            if not group.fresh and len(group.flying) == 1:  # nobody else needs the prompt now
-                group.item.prompt = None
+        outcome = await self.run.ask(job, body, shortened)
+        if job.group.over:
+            self.chats.forget(job.group.item)
+        await self._save(question, outcome, prompt)
 
-    def _shrunk(self, job: Job, prompt: Prompt, over: tuple[int, int] | None) -> bool:
-        """Whether the chat is shorter now than in a prompt that was too long: for this question or, before it, another."""
-        if self.builder.is_cut_further(prompt):
-            return True
-        if self.cuts[job] == MOST_SHRINKS or not self.builder.shrink(prompt, over):
-            return False
-        self.cuts[job] += 1
-        self.run.changed(job.group)
-        job.group.item.prompt = None
-        return True
-
-    def _look_for_silent_cut(self, chat: Chat, prompt: Prompt, outcome: Reply | Failure) -> None:
-        reported = getattr(outcome, "prompt_tokens", None)
-        if reported is None or not prompt.kept_tokens or chat.warned or reported >= SILENT_CUT * prompt.kept_tokens:
-            return
-        chat.warned = True
-        say(
-            f"warning: chat {chat.chat_id}: the endpoint reports {reported:,} prompt tokens where {prompt.kept_tokens:,} were "
-            "sent by our count: it may cut long prompts silently, so that its answers are about another chat; lower "
-            "--max-context-tokens to what it really takes"
-        )
-
-    async def _record(self, job: Job, outcome: Reply | Failure) -> None:
-        row = answer_row(job.item, outcome)
-        await self.saver.save(row)
-        if row["error"] is not None:
-            say(f"{name_of(row)}: recorded without an answer: {row['error']}")
-        else:
-            self.tally.add_reply(outcome)  # type: ignore[arg-type]
-            if "<think>" in row["response"] and not self.think_warned:
-                self.think_warned = True
-                say(
-                    f"warning: {name_of(row)}: the answer holds a <think> block; answers are stored and judged as received: "
-                    "start the server with a reasoning parser if it should not be there"
-                )
+    async def _save(
+        self, question: QuestionRow, outcome: Reply | Failure, prompt: Prompt | None
+    ) -> None:
+        new_model = isinstance(outcome, Reply) and self.record.note_model(outcome)
+        if new_model or self.record.content.get("shrunk") != self.chats.shrunk:
+            self.record.content["shrunk"] = dict(self.chats.shrunk)
+            await asyncio.to_thread(self.record.save)
+        row = answer_row(question, outcome)
+        await self.log.save(dict(row))
         self.tally.add_row(row)
+        if isinstance(outcome, Reply):
+            self.tally.add_reply(outcome)
+            if prompt:
+                self.suspicions.look_at(row, prompt)
+        else:
+            self.errors.say(f"recorded without an answer: {outcome.text}", name_of(key_of(row)))
         self.progress.step()
-        if self.trouble:
-            raise self.trouble
 
+    def _probe(self) -> list[bytes]:
+        """A one-line chat with the run's model and settings."""
+        settings = request_settings(self.args)
+        settings |= {
+            name: 1 for name in ("max_tokens", "max_completion_tokens") if name in settings
+        }
+        text = encode_json(settings).replace(CHAT_ID.encode(), b"probe")
+        return encode_body(text, [], encode_json({"role": "user", "content": "Hello"}))
 
-def body_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The request's parameters: everything but the messages."""
-    from beam_endpoint import parameters
-
-    settings: dict[str, Any] = {"model": args.model, "temperature": args.temperature, "top_p": args.top_p}
-    settings["max_tokens"] = args.max_tokens
-    if args.stream:
-        settings |= {"stream": True, "stream_options": {"include_usage": True}}
-    return parameters(settings, args.thinking_json)
-
-
-def sidecar(
-    args: argparse.Namespace, chats: ChatsFile, questions: Path, tokenizer: str, selected: int
-) -> dict[str, Any]:
-    """The settings of a run for the record. What is under `settings` and `data` binds a later resume."""
-    return {
-        "program": "beam_generate.py",
-        "started": [now_text()],
-        "settings": {
-            "model": args.model,
-            "base_url": shown_url(args.base_url),
-            "temperature": args.temperature,
-            "top_p": args.top_p,
-            "max_tokens": args.max_tokens,
-            "extra_body": args.thinking_json,
-            "tokenizer": tokenizer,
-            "max_context_tokens": args.max_context_tokens,
-            "reserve_tokens": args.reserve_tokens,
-        },
-        "data": {"chats_sha256": chats.sha256, "questions_sha256": sha256_of_file(questions)},
-        "selected": selected,
-        "run": {
-            "tag": args.tag,
-            "stream": args.stream,
-            "concurrency": args.concurrency,
-            "open_chats": args.open_chats,
-            "max_retries": args.max_retries,
-            "timeout": args.timeout,
-            "on_overflow": args.on_overflow,
-            "limit": args.limit,
-            "shard": "/".join(map(str, args.shard)),
-            "question_types": args.question_types,
-            "chats": args.chats,
-            "header_names": [name for name, _ in args.header],
-        },
-        "versions": package_versions(["openai", "httpx2", "tiktoken", "transformers"]),
-    }
+    def _status(self) -> str:
+        limit = self.run.places.limit
+        in_flight = "" if limit == self.args.concurrency else f"{self.run.in_flight} in flight, "
+        return self.tally.status(in_flight)
 
 
 def generate(
     args: argparse.Namespace,
-    questions: list[dict[str, Any]],
-    chats: ChatsFile,
-    questions_file: Path,
-    builder: PromptBuilder,
-    tokenizer: str,
+    questions: Sequence[QuestionRow],
+    chats: Chats,
+    new: dict[str, Any],
     key: str,
 ) -> int:
     """Ask what the output does not hold yet; the exit code."""
-    import asyncio
-
-    keys = {key_of(q) for q in questions}
-    with RowLog(args.output, ANSWER, essence) as log:
-        recorded = dict(log.rows)
-        left = [q for q in questions if not _finished(recorded.get(key_of(q)), args.retry_errors)]
-        builder.prepare(dict.fromkeys(str(q["chat_id"]) for q in left))
-        place = beside(args.output, ".run.json")
-        content = sidecar(args, chats, questions_file, tokenizer, len(keys))
-        if log.regular:
-            binding = any(row["error"] is None for row in recorded.values())
-            earlier = load_sidecar(place) if binding else None
-            if earlier:
-                content["selected"] = max(int(earlier.get("selected") or 0), len(keys | recorded.keys()))
-                if earlier.get("data", {}).get("chats_sha256") == chats.sha256:
-                    builder.shrunk.update({c: n for c, n in earlier.get("shrunk", {}).items() if isinstance(n, int)})
-                if builder.shrunk:
-                    content["shrunk"] = builder.shrunk
-                if again := builder.shrunk.keys() & {str(q["chat_id"]) for q in left}:
-                    say(f"{plural(len(again), 'chat')} cut further by --on-overflow shrink: applied again")
-            bind_settings(
-                place, content, binding=binding, allow_mixed=args.allow_mixed, output=args.output, adds=bool(left)
-            )
-
-        def record() -> None:
-            if log.regular:
-                save_sidecar(place, {**(load_sidecar(place) or content), "shrunk": dict(builder.shrunk)})
-
-        tally = Tally(len(keys))
-        for found in keys & recorded.keys():
-            if _finished(recorded[found], args.retry_errors):
-                tally.add_row(recorded[found])
-        done = len(questions) - len(left)
-        if done:
-            failed = f" ({tally.failed:,} with an error, which --retry-errors asks again)" if tally.failed else ""
-            say(f"{args.output}: {plural(done, 'question')} of the selection done already{failed}, {len(left):,} to go")
-        ended = None
+    begun = time.monotonic()
+    with RowLog(args.output, IDENTITY, keep=needed_of) as log:
+        done = {
+            k: row for k, row in log.rows.items() if row["error"] is None or not args.retry_errors
+        }
+        left = [q for q in questions if key_of(q) not in done]
+        chats.prepare(dict.fromkeys(str(q["chat_id"]) for q in left))
+        path = sidecar_path(args.output, ".run.json")
+        binding = any(row["error"] is None for row in log.rows.values())
+        content, earlier = bind_settings(path, new, binding=binding, allow_mixed=args.allow_mixed)
+        content["selected"] = counted(questions, earlier.get("selected", {}))
+        content["shard"] = sorted({*earlier.get("shard", []), *new["shard"]})
+        if earlier.get("data") == new["data"]:
+            chats.shrunk.update(earlier.get("shrunk", {}))
+        content["shrunk"] = dict(chats.shrunk)
+        record = Record(path, content, args.model)
         if left:
-            gc.freeze()  # what is loaded by now stays, the vocabulary above all: collections need not walk it again
-            chats_left = len({str(q["chat_id"]) for q in left})
-            say(
-                f"{now_text()} asking {plural(len(left), 'question')} about {plural(chats_left, 'chat')} at "
-                f"{shown_url(args.base_url)}, {args.concurrency} in flight"
-            )
-            ended = asyncio.run(Generation(args, builder, log, tally, record).go(left, done, key))
-        if args.retry_errors and log.regular:
+            record.save()
+        tally = Tally(len(questions))
+        for question in questions:
+            if row := done.get(key_of(question)):
+                tally.add_row(row)
+        ended = _ask(args, left, Generation(args, chats, log, record, tally), key)
+        if left:
+            record.save()
+        if args.retry_errors:
             log.compact()
-    return closing(args, tally, ended)
+    return closing(args, tally, ended, time.monotonic() - begun)
 
 
-def closing(args: argparse.Namespace, tally: Tally, ended: Ended | None) -> int:
+def _ask(
+    args: argparse.Namespace, left: Sequence[QuestionRow], generation: Generation, key: str
+) -> Ended:
+    tally = generation.tally
+    done = tally.total - len(left)
+    if done:
+        failed = (
+            f", {tally.failed:,} of them with an error (--retry-errors)" if tally.failed else ""
+        )
+        say(f"{args.output}: {plural(done, 'question')} done already{failed}; {len(left):,} to go")
+    if not left:
+        return Ended(0)
+    chats = len({str(q["chat_id"]) for q in left})
+    say(
+        f"{now_text()} asking {plural(len(left), 'question')} about {plural(chats, 'chat')} at "
+        f"{shown_url(args.base_url)}, {args.concurrency} in flight"
+    )
+    gc.freeze()  # what is loaded stays, the vocabulary above all: no collection need walk it again
+    return asyncio.run(generation.go(left, done, key))
+
+
+def closing(args: argparse.Namespace, tally: Tally, ended: Ended, seconds: float) -> int:
     """Say how the run ended, what is done and left, and how to go on; the exit code."""
-    missing = tally.total - tally.answered - tally.failed
-    try:
-        for line in tally.lines():
-            print(line)
-    except BrokenPipeError:  # the reader of stdout has gone; what the run did stays the same
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
-    if ended and ended.reason:
+    print("\n".join(tally.lines(seconds)))
+    if ended.reason:
         say(f"stopped: {ended.reason}")
+    missing = tally.total - tally.answered - tally.failed
     if missing:
-        failed = f", {tally.failed:,} recorded with an error" if tally.failed else ""
-        say(f"{tally.answered:,} answered{failed}, {missing:,} left{ended.way_on if ended else ''}")
-        return ended.code if ended and ended.code else 1
+        say(f"{tally.answered:,} answered, {missing:,} left: start the same command again to go on")
+        return ended.code or 1
+    output = shlex.quote(str(args.output))
     if tally.failed:
         say(
-            f"{plural(tally.failed, 'question')} recorded with an error; each scores 0 unless --retry-errors asks again and gets "
-            f"an answer: {args.output}"
+            f"{plural(tally.failed, 'question')} in {output} with an error; each scores 0 unless "
+            "--retry-errors asks again and gets an answer"
         )
-    elif args.output != os.devnull:
-        answers = shlex.quote(args.output)
-        say(f"next: {started_by('beam_judge.py')} --answers {answers} --judge-model … --judge-base-url …")
-    return ended.code if ended and ended.code > 1 else 0
+    judge = command.started_by("beam_judge.py")
+    say(f"next: {judge} --answers {output} --judge-model … --judge-base-url …")
+    return ended.code if ended.code > 1 else 0
 
 
-def essence(row: dict[str, Any]) -> dict[str, Any]:
-    """What a resume needs of a row, so that long answers are not held in memory."""
-    blank = not (row.get("response") or "").strip()
-    names = ("chat_id", "question_type", "question_index", "finish_reason")
-    return {name: row.get(name) for name in names} | {"error": row.get("error"), "response": "" if blank else "…"}
-
-
-def _finished(row: dict[str, Any] | None, retry_errors: bool) -> bool:
-    return row is not None and not (retry_errors and row["error"] is not None)
-
-
-# ---------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # Command line.
 
 
-def shard(text: str) -> tuple[int, int]:
-    import argparse
-
-    part, slash, parts = text.partition("/")
-    if not (slash and part.isascii() and part.isdigit() and parts.isascii() and parts.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form I/N, such as 1/4")
-    if not 1 <= int(part) <= int(parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: the part must be from 1 to {parts}")
-    return int(part), int(parts)
-
-
 def parser() -> Parser:
-    p = Parser(__doc__ or "", prog="beam_generate.py", epilog="More in README.md.")
-    add = p.add_argument
-    add("--model", type=public_text, help="model name served by the endpoint (required)")
-    add("--base-url", help="OpenAI-compatible base URL, such as http://localhost:8000/v1 (required)")
-    add("--api-key", help="API key (default: environment variable BEAM_API_KEY)")
-    add("--output", default="answers.jsonl", help="where answers are appended (default: %(default)s)")
-    add("--temperature", type=non_negative_float, default=1.0, help="sampling temperature (default: %(default)s)")
-    add("--top-p", type=probability, default=0.95, help="nucleus sampling (default: %(default)s)")
-    add("--max-tokens", type=positive_int, default=32768, help="most output tokens (default: %(default)s)")
-    add(
-        "--thinking-json",
-        type=json_object,
-        default={},
-        metavar="JSON",
-        help="object merged into the request body; its keys win, a null takes a key out (default: empty)",
-    )
-    add(
-        "--tokenizer",
-        type=public_text,
-        default=KIMI,
-        help="for truncation: Hugging Face id or local path; empty: never truncate (default: bundled %(default)s)",
-    )
-    add(
-        "--max-context-tokens",
-        type=positive_int,
-        default=1048576,
-        metavar="N",
-        help="content budget = this - max-tokens - reserve (default: %(default)s)",
-    )
-    add(
-        "--reserve-tokens",
-        type=non_negative_int,
-        default=5000,
-        metavar="N",
-        help="room for the chat template and the question (default: %(default)s)",
-    )
-    add("--concurrency", type=positive_int, default=16, metavar="N", help="requests in flight (default: %(default)s)")
-    add(
-        "--limit",
-        type=non_negative_int,
-        default=0,
-        metavar="N",
-        help="only the first N questions of the selection (default: all)",
-    )
-    add(
-        "--dry-run",
-        action="store_true",
-        help="build the prompts and print their statistics; nothing is sent or written",
-    )
-    add("--tag", default="1m", help="which pair of files under data/ (default: %(default)s)")
-    add("--chats-file", metavar="FILE", help="another chats file (default: from the tag)")
-    add("--questions-file", metavar="FILE", help="another questions file (default: from the tag)")
-    add("--question-types", type=comma_list, default=[], metavar="A,B", help="only these abilities (default: all)")
-    add("--chats", type=comma_list, default=[], metavar="1,2", help="only these chats (default: all)")
-    add("--shard", type=shard, default=(1, 1), metavar="I/N", help="part I (from 1) of N, whole chats (default: all)")
-    add("--stream", action="store_true", default=True, help="ask for a streamed reply (the default)")
-    add("--no-stream", dest="stream", action="store_false", help="ask for a reply in one piece")
-    add(
-        "--open-chats",
-        type=positive_int,
-        default=2,
-        metavar="N",
-        help="how many chats may be in progress at once (default: %(default)s)",
-    )
-    add("--retry-errors", action="store_true", help="ask again the questions recorded with an error")
-    add(
-        "--on-overflow",
-        choices=("record", "shrink"),
-        default="record",
-        help="when the endpoint calls a prompt too long: record the error, or shrink: drop more of the oldest history and "
-        "ask again (default: %(default)s)",
-    )
-    add("--trust-remote-code", action="store_true", help="let the tokenizer's loader run code of its repository")
-    add_endpoint_flags(p, timeout=3600, one="question before an empty answer is recorded", failed="have all failed")
+    p = Parser(__doc__, "beam_generate.py")
+    add = p.flag
+    add("--model", public_text, None, "NAME", "model name served by the endpoint (required)")
+    add("--base-url", str, None, "URL", "OpenAI-compatible base URL (required)")
+    add("--api-key", str, None, "KEY", "API key (default: environment variable BEAM_API_KEY)")
+    add("--output", str, "answers.jsonl", "FILE", "where answers are appended")
+    add("--temperature", non_negative_float, 1.0, "T", "sampling temperature")
+    add("--top-p", probability, 0.95, "P", "nucleus sampling")
+    add("--max-tokens", positive_int, 32768, "N", "most output tokens")
+    add("--thinking-json", json_object, {}, "JSON", EXTRA_HELP)
+    add("--tokenizer", public_text, KIMI, "NAME",
+        "for truncation: Hugging Face id or local path; empty: never truncate")  # fmt: skip
+    add("--max-context-tokens", positive_int, 1048576, "N",
+        "content budget = this - max-tokens - reserve")  # fmt: skip
+    add("--reserve-tokens", non_negative_int, 5000, "N", "room for template and question")
+    add("--limit", non_negative_int, 0, "N", "only the first N questions; 0: all")
+    add("--tag", str, "1m", "TAG", "which files under data/, such as sample, 128k or 1m")
+    add("--chats-file", str, None, "FILE", "another chats file (default: from the tag)")
+    add("--questions-file", str, None, "FILE", "another questions file (default: from the tag)")
+    add("--question-types", comma_list, [], "A,B", "only these abilities (default: all)")
+    add("--chats", comma_list, [], "1,2", "only these chats (default: all)")
+    add("--shard", shard, (1, 1), "I/N", "part I (from 1) of N, whole chats (default: all)")
+    add("--open-chats", positive_int, 2, "N", "how many chats may be in progress at once")
+    p.add_argument("--on-overflow", choices=("record", "shrink"), default="record",
+                   help="when the endpoint calls a prompt too long: record the error, or drop more "
+                   "of the oldest history and ask again (default: %(default)s)")  # fmt: skip
+    p.switch("--stream", "ask for a streamed reply (the default)", default=True)
+    p.add_argument("--no-stream", dest="stream", action="store_false", help="not streamed")
+    p.switch("--dry-run", "print the prompts' statistics; nothing is sent or written")
+    p.switch("--trust-remote-code", "let a tokenizer run code of its own")
+    add_endpoint_flags(p, concurrency=16, timeout=3600, one="question")
     return p
 
 
-def token_counter(args: argparse.Namespace) -> TokenCounter | None:
-    return load_counter(args.tokenizer, args.trust_remote_code) if args.tokenizer else None
-
-
-@command
+@command.command
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    if "messages" in args.thinking_json:
-        raise UsageError("--thinking-json must not hold `messages`: they are the benchmark's")
+    args.output = output_path(args.output)
     key = ""
     if not args.dry_run:
         for flag in ("model", "base_url"):
             if not getattr(args, flag):
-                raise UsageError(f"--{flag.replace('_', '-')} is required (or --dry-run; see beam_generate.py --help)")
+                name = flag.replace("_", "-")
+                raise UsageError(f"--{name} is required (or --dry-run; see --help)")
         args.base_url = normalise_base_url(args.base_url, "--base-url")
         key = api_key(args.api_key, "BEAM_API_KEY", "--api-key")
     chats_file, questions_file = data_files(args.tag, args.chats_file, args.questions_file)
-    budget = content_budget(args.max_context_tokens, args.max_tokens, args.reserve_tokens) if args.tokenizer else None
-    if budget is not None and budget <= 0:
-        raise UsageError(
-            f"no room for the chat: --max-context-tokens {args.max_context_tokens:,} - --max-tokens {args.max_tokens:,} - "
-            f"--reserve-tokens {args.reserve_tokens:,} is {budget:,}; raise the first or lower the others"
-        )
+    budget = content_budget(args)
     questions = selected_questions(args, questions_file)
-    if not questions:
-        if args.shard[1] > 1:
-            say(f"--shard {args.shard[0]}/{args.shard[1]} is empty: there are fewer chats than parts; nothing to do")
-            return 0
-        raise UsageError("no question is selected; loosen --question-types, --chats or --limit")
-
-    from beam_chats import ChatsFile, PromptBuilder
-
-    counter = token_counter(args)
-    chats = ChatsFile(chats_file)
-    check_chats(chats, questions, questions_file)
-    builder = PromptBuilder(chats, counter, budget)
-    if args.dry_run:
-        builder.prepare(dict.fromkeys(str(q["chat_id"]) for q in questions))
-        print("\n".join(dry_run(questions, builder, budget)))
+    if not questions and args.shard[1] > 1:
+        say(f"--shard {args.shard[0]}/{args.shard[1]} is empty: fewer chats than parts")
         return 0
-    return generate(args, questions, chats, questions_file, builder, counter.name if counter else "", key)
+    if not questions:
+        raise UsageError("no question is selected; loosen --question-types, --chats or --limit")
+    counter = load_counter(args.tokenizer, args.trust_remote_code) if args.tokenizer else None
+    file = ChatsFile(chats_file)
+    file.check(questions, questions_file)
+    chats = Chats(file, counter, budget)
+    if args.dry_run:
+        chats.prepare(dict.fromkeys(str(q["chat_id"]) for q in questions))
+        print("\n".join(dry_run(questions, chats, budget)))
+        return 0
+    new = new_record(args, request_settings(args), file.sha256, questions_file)
+    new["settings"] |= {"tokenizer": counter.name if counter else "", "budget": budget}
+    return generate(args, questions, chats, new, key)
 
 
 if __name__ == "__main__":
-    run(main)
+    command.run(main)

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
@@ -24,6 +24,10 @@ from beam_common.messages import (
 )
 from beam_common.rows import VERSION
 
+EXTRA_HELP = (
+    "object merged into the request body, or @FILE; its keys win, a top-level null takes the key "
+    "out, {chat_id} in a string is replaced"
+)
 LONGEST_STRAY = 16  # characters of arguments that nobody knows: what is longer may be a key
 
 
@@ -106,6 +110,17 @@ class Parser(argparse.ArgumentParser):
         )
         self.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
 
+    def flag(
+        self, name: str, kind: Callable[[str], Any], default: Any, metavar: str, text: str
+    ) -> None:
+        """Add a flag with a value; its help says the default unless `text` does."""
+        told = "default:" in text or default is None
+        text = text if told else f"{text} (default: {'empty' if default == {} else '%(default)s'})"
+        self.add_argument(name, type=kind, default=default, metavar=metavar, help=text)
+
+    def switch(self, name: str, text: str, default: bool = False) -> None:
+        self.add_argument(name, action="store_true", default=default, help=text)
+
     def error(self, message: str) -> NoReturn:
         before, unknown, arguments = message.partition("unrecognized arguments: ")
         if unknown:  # what follows a misspelt --api-key is a key
@@ -123,35 +138,21 @@ class Parser(argparse.ArgumentParser):
 
 def add_endpoint_flags(parser: Parser, *, concurrency: int, timeout: int, one: str) -> None:
     """The flags on how an endpoint is asked, of both programs. `one`: a question or a call."""
-    add = parser.add_argument
-    add(
-        "--concurrency", type=positive_int, default=concurrency, metavar="N",
-        help=f"most {one}s in flight; fewer while the endpoint refuses some (default: %(default)s)",
-    )  # fmt: skip
-    add(
-        "--max-retries", type=positive_int, default=8, metavar="N",
-        help=f"attempts in all for one {one} (default: %(default)s)",
-    )  # fmt: skip
-    add(
-        "--max-outage", type=duration, default=6 * 3600.0, metavar="TIME",
-        help="how long to wait for an endpoint that has answered before and is down now: 90s, 30m, "
-        "6h (default: 6h)",
-    )  # fmt: skip
-    add(
-        "--timeout", type=positive_float, default=timeout, metavar="S",
-        help="longest silence of the endpoint in seconds; an attempt is cut at three times that "
-        "(default: %(default)s)",
-    )  # fmt: skip
-    add(
-        "--header", type=header, action="append", default=[], metavar="K=V",
-        help="further request header, {chat_id} in its value replaced; repeatable",
-    )  # fmt: skip
-    add(
-        "--stop-after-failures", type=non_negative_int, default=10, metavar="N",
-        help="stop when N finished questions in a row have failed; 0: never (default: %(default)s)",
-    )  # fmt: skip
-    add("--retry-errors", action="store_true", help="ask again what failed in an earlier run")
-    add("--allow-mixed", action="store_true", help="resume a file made with other settings")
+    add = parser.flag
+    add("--concurrency", positive_int, concurrency, "N",
+        f"most {one}s in flight; fewer while the endpoint refuses some")  # fmt: skip
+    add("--max-retries", positive_int, 8, "N", f"attempts in all for one {one}")
+    add("--max-outage", duration, 6 * 3600.0, "TIME", "how long to wait for an endpoint that has "
+        "answered and is down now, such as 90s, 30m (default: 6h)")  # fmt: skip
+    add("--timeout", positive_float, timeout, "S",
+        "longest silence in seconds; an attempt is cut at three times that")  # fmt: skip
+    add("--stop-after-failures", non_negative_int, 10, "N",
+        "stop when N finished questions in a row have failed; 0: never")  # fmt: skip
+    parser.add_argument("--header", type=header, action="append", default=[], metavar="K=V",
+                        help="further request header; {chat_id} in its value is replaced; "
+                        "repeatable")  # fmt: skip
+    parser.switch("--retry-errors", "ask again what failed in an earlier run")
+    parser.switch("--allow-mixed", "resume a file made with other settings")
 
 
 def _number(

@@ -43,6 +43,11 @@ class Group:
         """Opened, with a question not yet sent: what `--open-chats` counts."""
         return bool(self.fresh or self.leaving)
 
+    @property
+    def over(self) -> bool:
+        """Nothing is in flight or in line."""
+        return not (self.fresh or self.due or self.flying)
+
 
 class Order:
     """Which request goes next.
@@ -66,7 +71,7 @@ class Order:
 
     def next(self, now: float) -> Job | None:
         """The job to send now; None when there is none. `now`: seconds of a monotonic clock."""
-        self._open = [g for g in self._open if g.fresh or g.due or g.flying]
+        self._open = [group for group in self._open if not group.over]
         for group in self._open:
             if self._opener_first and group.flying and not self._cached(group, now):
                 continue

@@ -81,33 +81,31 @@ def _shown(value: Any) -> str:
 
 
 def bind_settings(
-    path: Path, content: dict[str, Any], *, binding: bool, allow_mixed: bool
-) -> dict[str, Any]:
-    """Record the settings of this run at `path`; gives the record, with what earlier runs left.
+    path: Path, new: dict[str, Any], *, binding: bool, allow_mixed: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the record of this run, the record that the output rests on: empty where there is none).
 
-    `binding` says that the output holds a row without an error: until then an earlier record is
-    replaced, so that a wrong URL does not lock out the right one. Raises UsageError where the
-    settings differ from those that the output rests on, or the record is another output's.
+    `binding` says that the output holds a row without an error: until then an earlier record does
+    not bind, so that a wrong URL does not lock out the right one. Raises UsageError where settings
+    differ from those that the output rests on, or the record at `path` is another output's.
     """
-    content = without_secrets({"version": VERSION, **content})
+    new = without_secrets({"version": VERSION, **new})
     earlier = load_sidecar(path) or {}
     for name in ("program", "output"):
-        if earlier.get(name, content[name]) != content[name]:
+        if earlier.get(name, new[name]) != new[name]:
             raise UsageError(
                 f"{path} holds the settings of {earlier[name]}, which this run would replace; name "
                 "another --output"
             )
     if not binding:
-        return content
-    output = content["output"]
+        return new, {}
+    output = new["output"]
     if not earlier:
         say(f"warning: what {output} holds has no record of its settings; they are unknown")
-    found = [
-        text
-        for part in BINDING
-        if part in earlier
-        for text in differences(earlier[part], content.get(part))
-    ]
+    found = differences(
+        {name: earlier.get(name) for name in BINDING if name in earlier},
+        {name: new.get(name) for name in BINDING if name in earlier},
+    )
     if found and not allow_mixed:
         raise UsageError(
             f"{output} was made with other settings: {'; '.join(found)}. Go on with the recorded "
@@ -116,10 +114,10 @@ def bind_settings(
         )
     if found:
         say(f"warning: {output} gets mixed, as all that is made of it will say: {'; '.join(found)}")
-    record = {**earlier, **content, "started": [*earlier.get("started", []), *content["started"]]}
+    record = {**earlier, **new, "started": [*earlier.get("started", []), *new["started"]]}
     if found or not earlier:
         record["mixed"] = True
-    return record
+    return record, earlier
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str]:
