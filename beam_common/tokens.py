@@ -1,0 +1,235 @@
+"""Counting tokens for truncation: with the bundled vocabulary of Kimi-K2.6, or with any tokenizer
+that transformers loads.
+
+Counts are of each text alone: the text of special tokens counts as plain text, nothing is added.
+Making a counter reads nothing heavy; `load()` does the slow part and tells, before anything is
+sent, whether counting will work. A counter is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import binascii
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from beam_common.command import started_by
+from beam_common.files import sha256_of_file
+from beam_common.messages import UsageError, one_line
+from beam_common.rows import TOKENIZER_DIR
+
+KIMI = "Kimi-K2.6"  # as --tokenizer: the bundled one
+VOCABULARY_FILE = "tiktoken.model"
+
+# tiktoken panics at a run of 999,999 blanks, with memory growing up to there: runs of more than
+# this are counted apart.
+MOST_BLANKS = 100_000
+# White space of the Unicode property, as \s in the split pattern, but line ends; Python's own \s
+# has four more.
+_BLANK = "[\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+_EVERYTHING = "(?s:.+)"  # a split pattern that keeps a text in one piece
+# The regular expressions of other tokenizers give up on runs of some million characters, so longer
+# texts are cut, before a space where there is one: a few tokens more or less for each cut.
+_PART = re.compile(r"(?s).{1,200000}(?= |\Z)|.{1,200000}")
+FEWEST_TOKENS = 256  # a vocabulary with fewer tokens than there are bytes is a shell without files
+PLAIN = {"add_special_tokens": False, "split_special_tokens": True}
+
+
+class TokenCounter(Protocol):
+    """What truncation needs of a tokenizer."""
+
+    name: str
+    bytes_bound: bool  # a text has at most as many tokens as UTF-8 bytes
+
+    def load(self) -> None:
+        """Read what counting needs, once. UsageError where that fails."""
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """The number of tokens of each text."""
+
+
+def load_counter(spec: str, trust_remote_code: bool = False) -> TokenCounter:
+    """The counter for a `--tokenizer` that is not empty: KIMI, a local path, a Hugging Face id.
+
+    A path that is, or holds, the vocabulary of the bundled tokenizer means that tokenizer,
+    whatever lies beside it.
+    """
+    bundled = BundledCounter()
+    if spec == KIMI:
+        return bundled
+    path = Path(spec, VOCABULARY_FILE) if Path(spec).is_dir() else Path(spec)
+    if path.is_file() and sha256_of_file(path) == bundled.sha256:
+        return BundledCounter(path)
+    return LibraryCounter(spec, trust_remote_code)
+
+
+# ------------------------------------------------------------------------------------------------
+# Texts that tokenizers cannot take as they are.
+
+
+def well_formed(text: str) -> str:
+    """`text` with U+FFFD for each lone surrogate; a pair of them becomes its character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def without_long_blanks(text: str, most: int) -> tuple[list[str], list[str]]:
+    """Cut runs of more than `most` blanks out: (stretches to split, runs that are one piece).
+
+    Exact for the split pattern of Kimi-K2.6: before such a run a piece always ends; the run up to
+    its last blank is a piece, and that blank belongs to what follows, unless the text ends there.
+    A run before a line end stays: it is matched together with it, without look-ahead.
+    """
+    if len(text) <= most:
+        return [text], []
+    stretches, runs, start = [], [], 0
+    for found in re.finditer(rf"(?<!{_BLANK}){_BLANK}{{{most + 1},}}+(?![\r\n])", text):
+        end = found.end() - (found.end() < len(text))
+        stretches.append(text[start : found.start()])
+        runs.append(text[found.start() : end])
+        start = end
+    return [*stretches, text[start:]], runs
+
+
+# ------------------------------------------------------------------------------------------------
+# The bundled tokenizer.
+
+
+class BundledCounter:
+    """Counts with tiktoken and a file of ranks, exactly; no code of a model's repository runs."""
+
+    bytes_bound = True  # each token covers at least one byte
+
+    most_blanks = MOST_BLANKS
+
+    def __init__(self, path: Path | None = None, folder: Path = TOKENIZER_DIR) -> None:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        self.sha256 = manifest["sha256"]
+        self.name = f"{KIMI} (sha256 {self.sha256[:12]})"
+        self._path = path or folder / VOCABULARY_FILE
+        self._pattern = "|".join(manifest["split_pattern"])
+
+    def load(self) -> None:
+        """0.4 s, of which building the encoding holds the interpreter for 0.2 s."""
+        self.count(["a trial"])
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        return [self._count(well_formed(text)) for text in texts]
+
+    def _count(self, text: str) -> int:
+        stretches, runs = without_long_blanks(text, self.most_blanks)
+        tokens = sum(len(self._encode(stretch)) for stretch in stretches)
+        return tokens + sum(len(self._encode_piece(run)) for run in runs)
+
+    @functools.cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        return self._encoder(self._pattern)
+
+    @functools.cached_property
+    def _encode_piece(self) -> Callable[[str], list[int]]:
+        return self._encoder(_EVERYTHING)
+
+    def _encoder(self, pattern: str) -> Callable[[str], list[int]]:
+        import tiktoken
+
+        encoding = tiktoken.Encoding(
+            self.name, pat_str=pattern, mergeable_ranks=self._ranks, special_tokens={}
+        )
+        return encoding.encode_ordinary
+
+    @functools.cached_property
+    def _ranks(self) -> dict[bytes, int]:
+        lines = (line.split() for line in self._read().splitlines())
+        return {binascii.a2b_base64(token): int(rank) for token, rank in lines}
+
+    def _read(self) -> bytes:
+        ways_out = (
+            f"install it with `{started_by('prepare_data.py')} --tokenizer hub` (or the path of a "
+            "local copy in place of hub), point --tokenizer at another tokenizer, or pass an empty "
+            "--tokenizer to send chats whole"
+        )
+        try:
+            content = self._path.read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"the vocabulary of {KIMI}, needed to count, is not installed ({self._path}: "
+                f"{error.strerror}): {ways_out}"
+            ) from error
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise UsageError(f"{self._path} is not the vocabulary of {self.name}: {ways_out}")
+        return content
+
+
+# ------------------------------------------------------------------------------------------------
+# Any other tokenizer.
+
+
+class LibraryCounter:
+    """Counts with what `transformers.AutoTokenizer` loads for an id or a folder."""
+
+    bytes_bound = False  # a tokenizer may add a mark in front or spell out what it normalises
+
+    def __init__(self, spec: str, trust_remote_code: bool) -> None:
+        self.name, self._trusted = spec, trust_remote_code
+
+    def load(self) -> None:
+        """Seconds, more where it is fetched."""
+        self.count(["a trial"])
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        return [sum(map(self._count, _PART.findall(well_formed(text)))) for text in texts]
+
+    def _count(self, part: str) -> int:
+        return len(self._encode(part, **PLAIN)["input_ids"])
+
+    @functools.cached_property
+    def _encode(self) -> Any:
+        return load_tokenizer(self.name, self._trusted)
+
+
+def load_tokenizer(spec: str, trust_remote_code: bool) -> Any:
+    """What transformers loads for `spec`; UsageError, in one line, for whatever goes wrong."""
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
+        os.environ.setdefault(name, "error")  # read at import: advice on PyTorch, lines on retries
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from transformers import AutoTokenizer
+
+    try:
+        _refuse_own_code(spec, trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=trust_remote_code)
+        tokenizer("a trial", **PLAIN)  # what its own code does not support shows now
+        if len(tokenizer) < FEWEST_TOKENS:
+            raise ValueError(f"{len(tokenizer)} tokens: the file with its vocabulary is missing")
+    except UsageError:
+        raise
+    except Exception as error:  # the libraries and a folder's own code raise whatever they like
+        problem = one_line(str(error) or type(error).__name__, 160)
+        raise UsageError(
+            f"--tokenizer {spec} cannot be loaded ({problem}); check the name, the network, "
+            "HF_ENDPOINT and HF_TOKEN, or name a folder that holds all the files of a tokenizer"
+        ) from error
+    return tokenizer
+
+
+def _refuse_own_code(spec: str, trusted: bool) -> None:
+    """UsageError for a tokenizer that transformers would, without its code, read in another way."""
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    auto_map = get_tokenizer_config(spec).get("auto_map", {})
+    has_code = not isinstance(auto_map, dict) or "AutoTokenizer" in auto_map  # a list of old
+    folder = Path(spec)
+    only_ranks = (folder / VOCABULARY_FILE).exists() and not (folder / "tokenizer.json").exists()
+    if (has_code and not trusted) or (only_ranks and not has_code):
+        bundled = f"; for {KIMI} itself leave --tokenizer out" if KIMI in spec else ""
+        raise UsageError(
+            f"--tokenizer {spec} needs Python code of its own: name a folder that holds it, and "
+            f"pass --trust-remote-code to run it{bundled}"
+        )
