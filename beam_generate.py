@@ -28,6 +28,7 @@ from beam_common.questions import data_files, selected_questions
 from beam_common.reply import Reply
 
 from beam_common import command
+from beam_common.body import for_chat, longest_reply, probe
 from beam_common.chats import Chats, ChatsFile, Prompt
 from beam_common.cli import (
     EXTRA_HELP,
@@ -62,9 +63,6 @@ from beam_common.tokens import KIMI, load_counter
 
 # The wording of BEAM's own answer generation, blank at the end of the first line included.
 NOTE = "NOTE: Only provide the answer without any explanations. "
-BYTES_A_TOKEN = 2048  # the most that a token of a reply may take, events and all
-SMALLEST_LIMIT = 64 * 2**20  # bytes of a reply that are read in any case
-CHAT_ID = "{chat_id}"  # stands for a chat's id in headers and body
 
 
 # ------------------------------------------------------------------------------------------------
@@ -140,9 +138,9 @@ class Generation:
         self, args: argparse.Namespace, chats: Chats, log: RowLog, record: Record, tally: Tally
     ) -> None:
         self.args, self.chats, self.log, self.record, self.tally = args, chats, log, record, tally
-        settings = request_settings(args)
-        self.settings = encode_json(settings)
-        self.suspicions = Suspicions(settings.get("max_tokens"))
+        self.body = request_settings(args)
+        self.settings = encode_json(self.body)
+        self.suspicions = Suspicions(self.body.get("max_tokens"))
         self.errors = Repeats()
 
     async def go(self, questions: Sequence[QuestionRow], done: int, key: str) -> Ended:
@@ -166,10 +164,10 @@ class Generation:
             headers=dict(args.header),
             flags=Flags(),
             keep_alive=False,
-            longest_reply=max(SMALLEST_LIMIT, args.max_tokens * BYTES_A_TOKEN),
+            longest_reply=longest_reply(self.body),
             streams=args.stream,
         )
-        self.run = Run(endpoint, order, limits, self._probe())
+        self.run = Run(endpoint, order, limits, probe(self.body))
         self.progress = Progress(self.tally.total, done, "question", self._status)
         try:
             return await self.run.go(self.answer, self.progress)
@@ -186,7 +184,7 @@ class Generation:
         async def body() -> list[bytes]:
             nonlocal prompt
             prompt = await self.chats.prompt(job.group.item)
-            settings = self.settings.replace(CHAT_ID.encode(), encode_json(job.group.item)[1:-1])
+            settings = for_chat(self.settings, job.group.item)
             last = encode_json(final_message(question["question"]))
             return encode_body(settings, prompt.pieces, last)
 
@@ -216,15 +214,6 @@ class Generation:
         else:
             self.errors.say(f"recorded without an answer: {outcome.text}", name_of(key_of(row)))
         self.progress.step()
-
-    def _probe(self) -> list[bytes]:
-        """A one-line chat with the run's model and settings."""
-        settings = request_settings(self.args)
-        settings |= {
-            name: 1 for name in ("max_tokens", "max_completion_tokens") if name in settings
-        }
-        text = encode_json(settings).replace(CHAT_ID.encode(), b"probe")
-        return encode_body(text, [], encode_json({"role": "user", "content": "Hello"}))
 
     def _status(self) -> str:
         limit = self.run.places.limit

@@ -63,6 +63,19 @@ def save_sidecar(path: Path, content: Mapping[str, Any]) -> None:
         raise unwritable(path, error) from error
 
 
+def binding_part(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a record must be the same for two runs to go into one file."""
+    answers = record.get("answers")
+    part = {"settings": record.get("settings", {}), "data": _data_name(record.get("data", {}))}
+    return part | ({"answers": binding_part(answers)} if answers is not None else {})
+
+
+def _data_name(data: Mapping[str, Any]) -> Any:
+    """Data files by their digests, with the tag in front for people."""
+    digests = [str(data.get(f"{part}_sha256", ""))[:12] for part in ("questions", "chats")]
+    return f"{data.get('tag') or 'files'} ({' '.join(digests)})" if data else ""
+
+
 def differences(recorded: Any, now: Any, name: str = "") -> list[str]:
     """What differs between two settings, one text each: `temperature (recorded 1.0, now 0.7)`."""
     if isinstance(recorded, dict) and isinstance(now, dict):
