@@ -95,8 +95,8 @@ class Tally:
             self.completion_tokens += outcome.completion_tokens or 0
 
     def status(self) -> str:
-        tokens = f"{short_count(self.prompt_tokens)} tokens in"
-        return f"{self.calls:,} calls, {self.unreadable:,} unreadable, {self.failed:,} failed, {tokens}"
+        counts = f"{self.unreadable:,} unreadable, {self.failed:,} failed"
+        return f"{self.calls:,} calls, {counts}, {short_count(self.prompt_tokens)} tokens in"
 
 
 class Judge:

@@ -1,4 +1,4 @@
-"""The answers to be judged, over one or more answers files of one run, and what is known of them."""
+"""The answers to be judged, over one or more files of one run, and what is known of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def describe(paths: Sequence[Path], allow_mixed: bool) -> dict[str, Any]:
     first = records[0]
     mixed = any(record.get("mixed", False) for record in records)
     for path, record in zip(paths, records, strict=True):
-        found = differences(binding(first), binding(record))
+        found = differences(first, record)
         mixed = mixed or bool(found)
         if found and not allow_mixed:
             raise UsageError(
@@ -76,16 +76,13 @@ def describe(paths: Sequence[Path], allow_mixed: bool) -> dict[str, Any]:
     for record in records:
         served.update(record.get("served", {}))
         shrunk |= record.get("shrunk", {})
-    answers = {**binding(first), "mixed": mixed, "served": dict(served), "shrunk": shrunk}
+    answers = {name: first.get(name, {}) for name in ("settings", "data")}
+    answers |= {"mixed": mixed, "served": dict(served), "shrunk": shrunk}
     return {
         "answers": answers,
         "selected": selected if all(records) else {},
         "missing_shards": missing_shards(records),
     }
-
-
-def binding(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {"settings": record.get("settings", {}), "data": record.get("data", {})}
 
 
 def missing_shards(records: Sequence[Mapping[str, Any]]) -> list[str]:

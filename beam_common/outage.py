@@ -1,4 +1,4 @@
-"""Whether an endpoint is up: suspected down after failures in a row, found out by a small request."""
+"""Whether an endpoint is up: suspected after failures in a row, found out by a small request."""
 
 from __future__ import annotations
 

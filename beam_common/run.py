@@ -71,10 +71,10 @@ class Run:
         order: Order,
         limits: Limits,
         probe: Sequence[bytes],
-        waits: Waits = WAITS,
+        waits: Waits | None = None,
     ) -> None:
         self._endpoint, self._order, self._limits = endpoint, order, limits
-        self._probe_body, self._waits = probe, waits
+        self._probe_body, self._waits = probe, waits or WAITS
         self.places = Places(connections_allowed(limits.concurrency))
         self._outage = Outage(min(FAILURES_OF_AN_OUTAGE, limits.max_retries))
         self._tasks: dict[asyncio.Future[None], Job] = {}

@@ -14,7 +14,7 @@ from beam_common.files import unwritable, write_whole
 from beam_common.messages import UsageError, one_line, say, without_secrets
 from beam_common.rows import VERSION
 
-# What a sidecar may hold and of which shape; `settings`, `data` and `answers` bind a resume.
+# What a sidecar may hold and of which shape.
 SHAPES = {
     "program": str,
     "output": str,
@@ -30,7 +30,6 @@ SHAPES = {
     "foreign": list,
     "mixed": bool,
 }
-BINDING = ("settings", "data", "answers")
 
 
 def load_sidecar(path: Path) -> dict[str, Any] | None:
@@ -63,32 +62,41 @@ def save_sidecar(path: Path, content: Mapping[str, Any]) -> None:
         raise unwritable(path, error) from error
 
 
-def binding_part(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a record must be the same for two runs to go into one file."""
-    answers = record.get("answers")
-    part = {"settings": record.get("settings", {}), "data": _data_name(record.get("data", {}))}
-    return part | ({"answers": binding_part(answers)} if answers is not None else {})
+def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two records in what binds: settings, data, and those of the answers.
+
+    One text each: `temperature (recorded 1.0, now 0.7)`.
+    """
+    found = _different("", recorded.get("settings", {}), now.get("settings", {}))
+    data = [_data_of(record) for record in (recorded, now)]
+    if data[0] != data[1]:
+        tags = [record.get("data", {}).get("tag", "") for record in (recorded, now)]
+        found += _different("data", *(tags if tags[0] != tags[1] and all(tags) else data))
+    if "answers" in recorded or "answers" in now:
+        of_answers = differences(recorded.get("answers", {}), now.get("answers", {}))
+        found += [f"{text} of the answers" for text in of_answers]
+    return found
 
 
-def _data_name(data: Mapping[str, Any]) -> Any:
-    """Data files by their digests, with the tag in front for people."""
-    digests = [str(data.get(f"{part}_sha256", ""))[:12] for part in ("questions", "chats")]
-    return f"{data.get('tag') or 'files'} ({' '.join(digests)})" if data else ""
+def _data_of(record: Mapping[str, Any]) -> str:
+    """The data files by their digests, whatever they are called."""
+    data = record.get("data", {})
+    return " ".join(str(data.get(f"{part}_sha256", ""))[:12] for part in ("questions", "chats"))
 
 
-def differences(recorded: Any, now: Any, name: str = "") -> list[str]:
-    """What differs between two settings, one text each: `temperature (recorded 1.0, now 0.7)`."""
+def _different(name: str, recorded: Any, now: Any) -> list[str]:
     if isinstance(recorded, dict) and isinstance(now, dict):
         names = dict.fromkeys([*recorded, *now])
-        parts = (differences(recorded.get(n), now.get(n), n) for n in names)
+        parts = (_different(name, recorded.get(name), now.get(name)) for name in names)
         return [text for part in parts for text in part]
     if recorded == now:
         return []
-    before, after = (_shown(value) for value in (recorded, now))
-    return [f"{name} (recorded {before}, now {after})"]
+    return [f"{name} (recorded {_shown(recorded)}, now {_shown(now)})"]
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return one_line(text[:12] if len(text) == 64 else text, 90) or "empty"  # a digest's beginning
 
@@ -115,10 +123,7 @@ def bind_settings(
     output = new["output"]
     if not earlier:
         say(f"warning: what {output} holds has no record of its settings; they are unknown")
-    found = differences(
-        {name: earlier.get(name) for name in BINDING if name in earlier},
-        {name: new.get(name) for name in BINDING if name in earlier},
-    )
+    found = differences(earlier, new) if earlier else []
     if found and not allow_mixed:
         raise UsageError(
             f"{output} was made with other settings: {'; '.join(found)}. Go on with the recorded "

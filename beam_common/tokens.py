@@ -2,8 +2,7 @@
 that transformers loads.
 
 Counts are of each text alone: the text of special tokens counts as plain text, nothing is added.
-Making a counter reads nothing heavy; `load()` does the slow part and tells, before anything is
-sent, whether counting will work. A counter is used by one thread at a time.
+A counter is made quickly; `load()` does the slow part. It is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ from beam_common.rows import TOKENIZER_DIR
 KIMI = "Kimi-K2.6"  # as --tokenizer: the bundled one
 VOCABULARY_FILE = "tiktoken.model"
 
-# tiktoken panics at a run of 999,999 blanks, with memory growing up to there: runs of more than
-# this are counted apart.
-MOST_BLANKS = 100_000
 # White space of the Unicode property, as \s in the split pattern, but line ends; Python's own \s
 # has four more.
 _BLANK = "[\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
@@ -68,10 +64,6 @@ def load_counter(spec: str, trust_remote_code: bool = False) -> TokenCounter:
     return LibraryCounter(spec, trust_remote_code)
 
 
-# ------------------------------------------------------------------------------------------------
-# Texts that tokenizers cannot take as they are.
-
-
 def well_formed(text: str) -> str:
     """`text` with U+FFFD for each lone surrogate; a pair of them becomes its character."""
     try:
@@ -99,16 +91,14 @@ def without_long_blanks(text: str, most: int) -> tuple[list[str], list[str]]:
     return [*stretches, text[start:]], runs
 
 
-# ------------------------------------------------------------------------------------------------
-# The bundled tokenizer.
-
-
 class BundledCounter:
     """Counts with tiktoken and a file of ranks, exactly; no code of a model's repository runs."""
 
     bytes_bound = True  # each token covers at least one byte
 
-    most_blanks = MOST_BLANKS
+    # tiktoken panics at a run of 999,999 blanks, with memory growing up to there: runs of more
+    # than this are counted apart.
+    most_blanks = 100_000
 
     def __init__(self, path: Path | None = None, folder: Path = TOKENIZER_DIR) -> None:
         manifest = json.loads((folder / "manifest.json").read_bytes())
@@ -168,10 +158,6 @@ class BundledCounter:
         return content
 
 
-# ------------------------------------------------------------------------------------------------
-# Any other tokenizer.
-
-
 class LibraryCounter:
     """Counts with what `transformers.AutoTokenizer` loads for an id or a folder."""
 
@@ -223,8 +209,8 @@ def _refuse_own_code(spec: str, trusted: bool) -> None:
     """UsageError for a tokenizer that transformers would, without its code, read in another way."""
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    auto_map = get_tokenizer_config(spec).get("auto_map", {})
-    has_code = not isinstance(auto_map, dict) or "AutoTokenizer" in auto_map  # a list of old
+    auto_map = get_tokenizer_config(spec).get("auto_map") or {}
+    has_code = not isinstance(auto_map, dict) or "AutoTokenizer" in auto_map  # older: a list
     folder = Path(spec)
     only_ranks = (folder / VOCABULARY_FILE).exists() and not (folder / "tokenizer.json").exists()
     if (has_code and not trusted) or (only_ranks and not has_code):

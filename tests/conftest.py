@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ import hypothesis
 import pytest
 from scripted_endpoint import ScriptedEndpoint
 
-import beam_common
+from beam_common import messages, run
+from beam_common.places import WAITS
 
 PATIENCE = 60  # seconds after which a stuck run of a program fails its test
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: what we start shall hear of it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # started in the background: what we start shall hear of it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 LAUNCHER = Path(__file__).with_name("launcher.py")
 # The same examples in every run and no limit of time on one; --hypothesis-profile=default looks for new ones.
@@ -34,10 +37,12 @@ hypothesis.settings.load_profile("ci")
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy, key or SDK setting of the machine reaches a test, and no secret of one test the next."""
     for name in list(os.environ):
-        if name.lower().endswith("_proxy") or name.startswith(("OPENAI_", "BEAM_API_", "JUDGE_API_")):
+        if name.lower().endswith("_proxy") or name.startswith(
+            ("OPENAI_", "BEAM_API_", "JUDGE_API_")
+        ):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(beam_common, "_secrets", set())
-    monkeypatch.setattr(beam_common, "_public", set())
+    monkeypatch.setattr(messages, "_secrets", set())
+    monkeypatch.setattr(messages, "_public", set())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -63,7 +68,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 
-def question_rows(chats: int, questions: int, ability: str = "information_extraction") -> list[dict[str, Any]]:
+def question_rows(
+    chats: int, questions: int, ability: str = "information_extraction"
+) -> list[dict[str, Any]]:
     """Question n (from 0) of chat c (from 1) reads `c.n?`."""
     return [
         {
@@ -99,9 +106,15 @@ def make_pair(tmp_path: Path) -> Callable[..., Pair]:
     def make(chats: int = 1, questions: int = 1, rounds: int = 2) -> Pair:
         rows = []
         for chat in range(1, chats + 1):
-            texts = [text for n in range(rounds) for text in (f"chat {chat} says {n}", f"chat {chat} hears {n}")]
+            texts = [
+                text
+                for n in range(rounds)
+                for text in (f"chat {chat} says {n}", f"chat {chat} hears {n}")
+            ]
             roles = ("user", "assistant") * rounds
-            messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+            messages = [
+                {"role": role, "content": text} for role, text in zip(roles, texts, strict=True)
+            ]
             rows.append(json.dumps({"chat_id": str(chat), "messages": messages}).encode() + b"\n")
         pair = Pair(tmp_path / "small_chats.jsonl.gz", tmp_path / "small_questions.jsonl")
         pair.chats.write_bytes(gzip.compress(b"".join(rows), mtime=0))
@@ -117,7 +130,16 @@ def answer_rows(chats: int, questions: int, **changes: Any) -> list[dict[str, An
     for question in question_rows(chats, questions):
         del question["difficulty"]
         answer = {"response": f"answer to {question['question']}", "finish_reason": "stop"}
-        rows.append({**question, **answer, "prompt_tokens": 9, "completion_tokens": 3, "error": None, **changes})
+        rows.append(
+            {
+                **question,
+                **answer,
+                "prompt_tokens": 9,
+                "completion_tokens": 3,
+                "error": None,
+                **changes,
+            }
+        )
     return rows
 
 
@@ -128,7 +150,9 @@ def answer_rows(chats: int, questions: int, **changes: Any) -> list[dict[str, An
 def endpoint() -> Iterator[Callable[..., ScriptedEndpoint]]:
     """`endpoint(script)`: a scripted endpoint that serves until the test is over; without a script it is honest."""
     with ExitStack() as serving:
-        yield lambda script=None, **kwargs: serving.enter_context(ScriptedEndpoint(script, **kwargs))
+        yield lambda script=None, **kwargs: serving.enter_context(
+            ScriptedEndpoint(script, **kwargs)
+        )
 
 
 @dataclass(frozen=True)
@@ -176,25 +200,42 @@ class Programs:
         import beam_generate
 
         output = self.folder / "answers.jsonl"
-        argv = ["--base-url", base_url, "--model", "m", "--api-key", "k", "--output", str(output), "--tokenizer", ""]
+        argv = [
+            "--base-url",
+            base_url,
+            "--model",
+            "m",
+            "--api-key",
+            "k",
+            "--output",
+            str(output),
+            "--tokenizer",
+            "",
+        ]
         return self._run(beam_generate.main, [*argv, *pair.flags, *flags], output)
 
     def judge(self, answers: Path, base_url: str, *flags: str) -> Ran:
         import beam_judge
 
         output = self.folder / "scores.jsonl"
-        argv = ["--judge-base-url", base_url, "--judge-model", "j", "--judge-api-key", "k", "--output", str(output)]
+        argv = [
+            "--judge-base-url",
+            base_url,
+            "--judge-model",
+            "j",
+            "--judge-api-key",
+            "k",
+            "--output",
+            str(output),
+        ]
+        argv += ["--criterion-prompt", "builtin"]
         return self._run(beam_judge.main, [*argv, "--answers", str(answers), *flags], output)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits between attempts take no time worth mentioning."""
-    import launcher
-
-    import beam_run
-
-    monkeypatch.setattr(beam_run, "WAITS", launcher.QUICK_WAITS)
+    monkeypatch.setattr(run, "WAITS", replace(WAITS, first=0.01, longest=0.08))
 
 
 @pytest.fixture
@@ -219,10 +260,14 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """`launch("generate", *argv, env={...}, **popen)`: a program as a process, which does not outlive the test."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(program: str, *argv: str, env: dict[str, str] | None = None, **popen: Any) -> subprocess.Popen[bytes]:
+    def start(
+        program: str, *argv: str, env: dict[str, str] | None = None, **popen: Any
+    ) -> subprocess.Popen[bytes]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": tmp_path, **popen}
         environment = {**os.environ, **(env or {})}
-        process = subprocess.Popen([sys.executable, str(LAUNCHER), program, *argv], env=environment, **pipes)
+        process = subprocess.Popen(
+            [sys.executable, str(LAUNCHER), program, *argv], env=environment, **pipes
+        )
         started.append(process)
         return process
 
