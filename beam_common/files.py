@@ -35,6 +35,18 @@ def is_gzip(file: BinaryIO) -> bool:
     return packed
 
 
+def placeholder(content: bytes) -> str:
+    """What stands in the place of a file, told by its beginning; empty where nothing does."""
+    start = content[:200].removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(b"version https://git-lfs"):
+        return "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"
+    if start.startswith(b"<"):
+        return "an HTML page, not the file itself: fetch it anew"
+    if start.startswith(b"404: Not Found"):
+        return "a server's \"404: Not Found\", not the file itself: fetch it anew"
+    return ""
+
+
 def open_maybe_gzip(path: Path) -> BinaryIO:
     """The file's bytes, unpacked if it is a gzip file."""
     file = open(path, "rb")  # noqa: SIM115 - the caller closes it

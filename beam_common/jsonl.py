@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from beam_common.files import open_maybe_gzip
+from beam_common.files import open_maybe_gzip, placeholder
 from beam_common.messages import UsageError, one_line, say
 from beam_common.rows import key_of
 
@@ -103,6 +103,8 @@ def read_lines(path: Path, wanted: Wanted) -> Iterator[Line]:
             for number, raw in enumerate(file, 1):
                 line = parse_line(number, start, raw, wanted)
                 start += len(raw)
+                if number == 1 and line and line.problem and (what := placeholder(raw)):
+                    raise UsageError(f"{path} is {what}")
                 if line:
                     yield line
     except DAMAGED_GZIP as error:
