@@ -22,121 +22,103 @@ from typing import Any
 from beam_common import page, plot
 from beam_common.cli import Parser, positive_float
 from beam_common.command import command, run
-from beam_common.comparison import (
-    KINDS,
-    Subject,
-    load_subjects,
-    report_object,
-    shown_of,
-)
+from beam_common.comparison import KINDS, Subject, load_subjects, report_object, shown_of
 from beam_common.messages import say
-from beam_common.rows import ABILITIES
+from beam_common.rows import QuestionKey
 from beam_common.stats import ALPHA
-from beam_common.summary import Shown, fitted, interval, number, summary_lines, view
+from beam_common.summary import Shown, data_of, fitted, interval, number, summary_lines
 
 NAME = 24  # columns of a name in a table
-HEADS = ["run", "score", "95 % interval", "difference", "95 % interval", "p (Holm)", "half points",
-         *KINDS, "tokens", "verdict"]  # fmt: skip
-ABILITY_HEADS = ["n", *HEADS[1:6]]
+NUMBERS = ["score", "95 % interval", "difference", "95 % interval", "p (Holm)"]
 ABOUT = "Intervals are about other chats; a rerun on the same chats varies less."
-EQUAL = "two equal models show 0.086 (median), 0.146 (one pair in twenty) over 35 chats"
-Table = list[list[str]]
+NO_QUESTION: dict[str, Any] = {"question": "", "gold_answer": "", "rubric": []}
+LARGEST = (
+    "abilities: none differs beyond chance, the largest difference is {} ({}, {}); two equal "
+    "models on 35 chats show 0.086 (median), one pair in twenty 0.146"
+)
 
 
 # ------------------------------------------------------------------------------------------------
 # Text and markdown.
 
 
-def report_lines(
+def report_text(
     report: Mapping[str, Any], shown: Sequence[Shown], title: str, markdown: bool
-) -> list[str]:
+) -> str:
     """The report for people: what hides behind the scores, the table, the verdicts, the notes."""
-    pairs = sorted(
-        zip(report["runs"], shown, strict=True), key=lambda pair: pair[0]["score"], reverse=True
-    )
-    bullet, table = ("- ", markdown_table) if markdown else ("", text_table)
-    lines = [f"{bullet}{row['name']}: {text}" for row, said in pairs for text in said.hides]
-    lines += ["", f"{'### ' if markdown else ''}{title}", ""]
-    lines += [*table([HEADS, *(_cells(row, said) for row, said in pairs)]), "", ABOUT, ""]
-    lines += [f"{bullet}{row['name']}: {said.words}" for row, said in pairs]
-    lines += [f"{bullet}note: {note}" for note in report["notes"]]
-    for row, _ in pairs:
-        cells = row["abilities"]
-        if len(pairs) == 1 or any((cell["p_holm"] or 1) < ALPHA for cell in cells.values()):
-            lines += ["", f"abilities of {row['name']}", ""]
-            lines += table([["ability", *ABILITY_HEADS], *map(_ability_cells, cells.items())])
-    return [*lines, "", *_largest(report)]
+    both = zip(report["runs"], shown, strict=True)
+    pairs = sorted(both, key=lambda pair: pair[0]["score"], reverse=True)
+    table = [["run", *NUMBERS, "half pts", *KINDS, "tokens", "verdict"]]
+    table += [_cells(row, said) for row, said in pairs]
+    hides = [f"{row['name']}: {text}" for row, said in pairs for text in said.hides]
+    words = [f"{row['name']}: {said.words}" for row, said in pairs if row["verdict"] != "reference"]
+    words += [f"note: {note}" for note in report["notes"]]
+    if markdown:
+        hides, words = ([f"- {escaped(line)}" for line in lines] for lines in (hides, words))
+        title = f"### {escaped(title)}"
+    parts = [hides, [title], aligned(table, markdown), [ABOUT], words]
+    tables = [
+        [f"Abilities of {escaped(row['name'])}:", "", *_ability_table(row["abilities"], markdown)]
+        for row in report["runs"]
+        if len(pairs) == 1 or any(_differs(cell) for cell in row["abilities"].values())
+    ]
+    parts += tables or [[_largest(report["runs"])]]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _differs(row: Mapping[str, Any]) -> bool:
+    return row["p_holm"] is not None and row["p_holm"] < ALPHA
+
+
+def _ability_table(cells: Mapping[str, Mapping[str, Any]], markdown: bool) -> list[str]:
+    rows = [[name, str(cell["n"]), *_numbers(cell)] for name, cell in cells.items()]
+    return aligned([["ability", "n", *NUMBERS], *rows], markdown)
+
+
+def _largest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line on the abilities where none of them differs."""
+    cells = [(cell, name, row) for row in rows for name, cell in row["abilities"].items()]
+    cell, name, row = max(cells, key=lambda found: abs(found[0]["difference"] or 0))
+    return LARGEST.format(number(cell["difference"], sign="+"), name, row["name"])
 
 
 def _cells(row: Mapping[str, Any], shown: Shown) -> list[str]:
-    shares = [_share(row[kind], shown.answers) for kind in KINDS]
+    counts = [row[kind] for kind in KINDS]
     return [
         row["name"],
         *_numbers(row),
         number(row["half_points_difference"], sign="+"),
-        *shares,
+        *("-" if n is None or not shown.answers else f"{n / shown.answers:.1%}" for n in counts),
         number(row["mean_completion_tokens"], 0),
         row["verdict"],
     ]
-
-
-def _ability_cells(ability: tuple[str, Mapping[str, Any]]) -> list[str]:
-    name, row = ability
-    return [name, str(row["n"]), *_numbers(row)]
 
 
 def _numbers(row: Mapping[str, Any]) -> list[str]:
     p = row["p_holm"]
     return [
         number(row["score"]),
-        interval((row["low"], row["high"])),
+        interval(row["low"], row["high"]),
         number(row["difference"], sign="+"),
-        interval((row["difference_low"], row["difference_high"]), "+"),
+        interval(row["difference_low"], row["difference_high"], "+"),
         "<0.001" if p is not None and p < 0.001 else number(p),
     ]
 
 
-def _share(count: int | None, answers: int | None) -> str:
-    return f"{count / answers:.1%}" if count is not None and answers else "-"
-
-
-def _largest(report: Mapping[str, Any]) -> list[str]:
-    """One line on the abilities where none of them differs."""
-    cells = [
-        (abs(cell["difference"]), cell, ability, row["name"])
-        for row in report["runs"]
-        for ability, cell in row["abilities"].items()
-        if cell["difference"] is not None
-    ]
-    if not cells or any((cell["p_holm"] or 1) < ALPHA for _, cell, _, _ in cells):
-        return []
-    size, cell, ability, name = max(cells, key=lambda found: found[0])
-    return [
-        f"abilities: none differs beyond chance; the largest difference is "
-        f"{number(cell['difference'], sign='+')} ({ability}, {name}); {EQUAL}"
-    ]
-
-
-def text_table(rows: Table) -> list[str]:
-    """Columns in line, the first to the left."""
-    rows = [[fitted(first, NAME).rstrip(), *rest] for first, *rest in rows]
+def aligned(rows: Sequence[Sequence[str]], markdown: bool) -> list[str]:
+    """A table with its columns in line."""
+    width = min(NAME, max(len(row[0]) for row in rows))
+    rows = [[fitted(first, width), *rest] for first, *rest in rows]
+    if markdown:
+        rows = [[escaped(cell) for cell in row] for row in rows]
+        rows.insert(1, [":--", *["--:"] * (len(rows[0]) - 1)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    between, edge = (" | ", "|") if markdown else ("  ", "")
+    return [edge + between.join(map(str.rjust, row, widths)) + edge for row in rows]
 
 
-def markdown_table(rows: Table) -> list[str]:
-    head, *body = [[_escaped(cell) for cell in row] for row in rows]
-    rule = [":--", *["--:"] * (len(head) - 1)]
-    return [f"| {' | '.join(row)} |" for row in [head, rule, *body]]
-
-
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text that Markdown shows as it is."""
     return re.sub(r"([\\|*_`~<>&\[\]])", r"\\\1", text)
 
 
@@ -145,17 +127,30 @@ def _escaped(text: str) -> str:
 
 
 def views_of(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
-    """Every question of any run, with what each run made of it (its first file that has it)."""
-    keys = {key for subject in subjects for key in subject.scores}
-    return [_view(subjects, key) for key in sorted(keys, key=_order)]
+    """Every question with what each run made of it, in the first of its files that has it."""
+    views: dict[QuestionKey, dict[str, Any]] = {}
+    files = [(place, file) for place, subject in enumerate(subjects) for file in subject.files]
+    for place, file in files:
+        for key in file.scores:
+            answer = (file.answers or {}).get(key, {})
+            view = views.setdefault(key, {"runs": [None] * len(subjects)})
+            names = ("chat_id", "question_type", "question_index")
+            view |= dict(zip(names, key, strict=True)) | NO_QUESTION
+            view |= {name: answer[name] for name in NO_QUESTION if name in answer}
+            view["runs"][place] = view["runs"][place] or {
+                "score": subjects[place].scores[key],
+                **{name: answer.get(name) for name in ("response", "finish_reason", "error")},
+                "verdicts": file.verdicts.get(key, []),
+            }
+    return [views[key] for key in sorted(views, key=lambda key: (len(key[0]), *key))]
 
 
 def title_of(subjects: Sequence[Subject]) -> str:
     """What was judged and by whom."""
-    runs = [run for subject in subjects for run in subject.files]
-    data = {run.data() for run in runs}
-    judges = {run.origin("judge") for run in runs}
-    return ""
+    runs = [file for subject in subjects for file in subject.files]
+    data = dict.fromkeys(map(data_of, runs))
+    judges = dict.fromkeys(file.origin("judge") for file in runs)
+    return f"BEAM, {' / '.join(data)} · judge {' / '.join(judges)}"
 
 
 @command
@@ -176,12 +171,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         page.check(args.html)
     subjects = load_subjects(args.runs)
     report = report_object(subjects, args.margin)
-    shown = shown_of(subjects, report)
-    title = title_of(subjects)
+    shown, title = shown_of(subjects, report), title_of(subjects)
+    files = [file for subject in subjects for file in subject.files]
     if args.format == "json":
         print(json.dumps(report, indent=1, allow_nan=False))
+    elif args.format == "text" and len(files) == 1:
+        print("\n".join(summary_lines(files[0])))
     else:
-        print_report()
+        print(report_text(report, shown, title, args.format == "markdown"))
     if args.plot:
         plot.write(args.plot, report, shown, title)
         say(f"picture written to {args.plot}")

@@ -83,14 +83,14 @@ def reach(found: Estimate, probability: float) -> float:
     return t_quantile(probability, found.chats - 1) * (found.se or 0.0)
 
 
-def wilson_interval(found: Estimate) -> tuple[float, float] | None:
-    """The interval of a mean between 0 and 1, which stays there; None with fewer than two chats.
+def wilson_interval(found: Estimate) -> tuple[float, float] | tuple[None, None]:
+    """The interval of a mean between 0 and 1, which stays there; Nones with fewer than two chats.
 
     Wilson's, with the number of independent answers that would give this standard error in place
     of n, and Student's t in place of the normal quantile. Without spread each chat counts as one.
     """
     if found.mean is None or found.se is None:
-        return None
+        return None, None
     m = found.mean
     n = m * (1 - m) / found.se**2 if found.se else found.chats
     t2 = t_quantile(1 - ALPHA / 2, found.chats - 1) ** 2

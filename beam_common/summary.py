@@ -1,14 +1,14 @@
 """One run of the judge as numbers and as text: its scores and what lies beside them.
 
-Beside `scores.jsonl` stand `scores.verdicts.jsonl` (the judge's words), `scores.run.json` (settings,
-and where the answers files are) and the answers. Each may be missing: what it would have told is
-then unknown, and shown as unknown.
+Beside `scores.jsonl` stand `scores.verdicts.jsonl` (the judge's words), `scores.run.json` (the
+settings, and where the answers are) and the answers. Each may be missing: what it would have told
+is then unknown, and shown as unknown.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 from beam_common.files import sidecar_path
 from beam_common.jsonl import ANSWER, SCORE, VERDICT, latest, read_rows
 from beam_common.messages import UsageError, one_line
-from beam_common.rows import ABILITIES, QuestionKey, is_empty, key_of
+from beam_common.release import known_data, recorded
+from beam_common.rows import QuestionKey, key_of
 from beam_common.settings import load_sidecar
 from beam_common.stats import clustered_mean, wilson_interval
 
@@ -35,15 +36,16 @@ ORIGIN = {
 
 @dataclass(frozen=True)
 class Run:
-    """One scores file with what lies beside it; None, or nothing in it, where that is not there."""
+    """One scores file with what lies beside it."""
 
     path: Path
     scores: Mapping[QuestionKey, float]
-    half_points: Mapping[QuestionKey, float]  # mean levels
+    half_points: Mapping[QuestionKey, float]  # mean levels, where verdicts are there
     verdicts: Mapping[QuestionKey, Sequence[Row]]  # of each rubric item the line that counts
-    calls: Mapping[str, int] | None  # replies of the judge of each status
-    answers: Mapping[QuestionKey, Row] | None  # of the questions with a score
-    waiting: int  # answers without a score
+    calls: Mapping[str, int] | None  # replies of the judge of each status; None without a file
+    answers: (
+        Mapping[QuestionKey, Row] | None
+    )  # of what has a score; None unless all files are there
     answer_files: Sequence[Path]
     sidecar: Row
 
@@ -56,7 +58,7 @@ class Run:
 
     def origin(self, name: str) -> str:
         """What is known under a name of ORIGIN, on one line."""
-        return one_line(str(self.setting(*ORIGIN[name]) or "unknown"), 120)
+        return label(str(self.setting(*ORIGIN[name]) or "unknown"))
 
 
 @dataclass(frozen=True)
@@ -66,23 +68,24 @@ class Shown:
     words: str  # the verdict
     adjusted_low: float | None  # interval of the difference, adjusted for the number of runs
     adjusted_high: float | None
+    answers: int | None  # of how many the report's `cut`, `empty` and `failed` are
     hides: list[str]  # sentences on what the score hides
 
 
 def kinds_of(answer: Row) -> list[str]:
     """What a score hides of an answer: `failed`, or `cut` (at the length limit) and `empty`."""
-    if answer.get("error") is not None:
+    if answer.get("error"):
         return ["failed"]
-    found = {"cut": answer.get("finish_reason") == "length", "empty": is_empty(answer)}
-    return [kind for kind, holds in found.items() if holds]
+    empty = not (answer["response"] or "").strip()
+    return ["cut"] * (answer.get("finish_reason") == "length") + ["empty"] * empty
 
 
-def by_ability(keys: Iterable[QuestionKey]) -> dict[str, list[QuestionKey]]:
-    """The questions of each ability that has any: the ten in their order, others after them."""
-    groups: dict[str, list[QuestionKey]] = {ability: [] for ability in ABILITIES}
-    for key in sorted(keys):
-        groups.setdefault(key[1], []).append(key)
-    return {ability: group for ability, group in groups.items() if group}
+def by_ability(scores: Mapping[QuestionKey, float]) -> dict[str, dict[QuestionKey, float]]:
+    """The scores of each ability that has any, in the order of their names."""
+    groups: dict[str, dict[QuestionKey, float]] = {}
+    for key in sorted(scores, key=lambda key: key[1]):
+        groups.setdefault(key[1], {})[key] = scores[key]
+    return groups
 
 
 def mean(values: Collection[float]) -> float | None:
@@ -101,23 +104,21 @@ def load_run(path: Path) -> Run:
         raise UsageError(f"{path} holds no scores; name a file that beam_judge.py wrote")
     sidecar = load_sidecar(sidecar_path(path, ".run.json")) or {}
     files = [path.parent / str(name) for name in sidecar.get("files", [])]
-    answers = None
-    if files and all(file.is_file() for file in files):
-        answers = latest(row for file in files for row in read_rows(file, ANSWER))
+    there = bool(files) and all(file.is_file() for file in files)
+    answers = latest(row for file in files if there for row in read_rows(file, ANSWER))
     calls, verdicts = _read_verdicts(sidecar_path(path, ".verdicts.jsonl"))
     levels = {key: [row["level"] or 0.0 for row in rows] for key, rows in verdicts.items()}
+    # A question that needed no call scores 0 and has no verdicts.
+    known = (
+        levels if calls is None else {**{key: [0.0] for key in scores if not scores[key]}, **levels}
+    )
     return Run(
         path=path,
         scores=scores,
-        half_points={  # a question that needed no call scores 0
-            key: mean(levels.get(key, [])) or 0.0
-            for key, score in scores.items()
-            if key in levels or (score == 0 and calls is not None)
-        },
+        half_points={key: mean(known[key]) or 0.0 for key in scores if key in known},
         verdicts=verdicts,
         calls=calls,
-        answers=answers and {key: answers[key] for key in scores if key in answers},
-        waiting=len((answers or {}).keys() - scores.keys()),
+        answers={key: answers[key] for key in scores if key in answers} if there else None,
         answer_files=files,
         sidecar=sidecar,
     )
@@ -139,6 +140,11 @@ def _read_verdicts(path: Path) -> tuple[Counter[str] | None, dict[QuestionKey, l
 # Text.
 
 
+def label(text: str) -> str:
+    """A name that may hold anything, to be shown: one line that can be encoded, not too long."""
+    return one_line(text, 120).encode("utf-8", "backslashreplace").decode()
+
+
 def number(value: float | None, digits: int = 3, sign: str = "") -> str:
     """`0.123`, with the sign `+` also `+0.123`; `-` for None, never `-0.000`."""
     if value is None:
@@ -147,15 +153,13 @@ def number(value: float | None, digits: int = 3, sign: str = "") -> str:
     return f"{value:{sign if value else ''}.{digits}f}"
 
 
-def interval(ends: Sequence[float | None] | None, sign: str = "") -> str:
+def interval(low: float | None, high: float | None, sign: str = "") -> str:
     """`0.281 to 0.343`; `-` without one."""
-    if ends is None or None in ends:
-        return "-"
-    return " to ".join(number(end, 3, sign) for end in ends)
+    return "-" if low is None else f"{number(low, 3, sign)} to {number(high, 3, sign)}"
 
 
 def fitted(text: str, width: int) -> str:
-    """A name in so many columns: filled with blanks, or cut in its middle, as ends differ."""
+    """A text in so many columns: filled with blanks, or cut in its middle, as ends differ."""
     if len(text) > width:
         text = f"{text[: width // 2]}…{text[width // 2 + 1 - width :]}"
     return text.ljust(width)
@@ -166,25 +170,21 @@ def summary_lines(run: Run) -> list[str]:
     overall = clustered_mean(run.scores)
     lines = [f"=== BEAM summary (n={overall.n}) ===", f"overall: {number(overall.mean, 4)}"]
     table = [f"{'':28}{'95 % interval':16}half points", _table_row("overall", run, run.scores)]
-    for ability, keys in by_ability(run.scores).items():
+    for ability, scores in by_ability(run.scores).items():
         name = f"  {one_line(ability, 24)}"
-        score = mean([run.scores[key] for key in keys])
-        lines.append(f"{name}: {number(score, 4)} (n={len(keys)})")
-        table.append(_table_row(name, run, keys))
+        lines.append(f"{name}: {number(mean(scores.values()), 4)} (n={len(scores)})")
+        table.append(_table_row(name, run, scores))
     lines += ["", *judge_trouble(run), *table]
     if overall.chats > 1:
-        lines.append(f"intervals: by {overall.chats} chats, for other chats; a rerun varies less")
-    lines += ["", f"scored: {len(run.scores)} of {selected(run) or 'unknown'} selected questions"]
-    lines += [f"{name}: {'unknown' if n is None else n}" for name, n in counts(run).items()]
-    lines += [f"note: {text}" for text in notes(run)]
-    return lines + origin_lines(run)
+        lines.append(f"intervals: by {overall.chats} chats, about other chats; a rerun varies less")
+    notes = [f"note: {text}" for text in notes_of(run)]
+    return [*lines, "", *count_lines(run), *notes, *origin_lines(run)]
 
 
-def _table_row(name: str, run: Run, keys: Iterable[QuestionKey]) -> str:
-    found = clustered_mean({key: run.scores[key] for key in keys})
-    halves = [run.half_points[key] for key in keys if key in run.half_points]
-    half = number(mean(halves) if len(halves) == found.n else None, 4)
-    return f"{name:28}{interval(wilson_interval(found)):16}{half}"
+def _table_row(name: str, run: Run, scores: Mapping[QuestionKey, float]) -> str:
+    halves = [run.half_points[key] for key in scores if key in run.half_points]
+    half = number(mean(halves), 4) if len(halves) == len(scores) else "-"
+    return f"{name:28}{interval(*wilson_interval(clustered_mean(scores))):16}{half}"
 
 
 def judge_trouble(run: Run) -> list[str]:
@@ -196,33 +196,34 @@ def judge_trouble(run: Run) -> list[str]:
     return [f"WARNING: the judge did not answer in the form in {bad} of {bad + good} calls"]
 
 
-def selected(run: Run) -> int:
-    """How many questions were selected for the run; 0 where that is not known."""
-    return sum(sum(abilities.values()) for abilities in run.sidecar.get("selected", {}).values())
+def count_lines(run: Run) -> list[str]:
+    """How much of the run is scored, and what the score hides."""
+    chats = run.sidecar.get("selected", {}).values()
+    selected = sum(sum(abilities.values()) for abilities in chats) or "unknown"
+    answers = verdicts = "unknown, not all files are there"
+    if run.answers is not None:
+        kinds = Counter(kind for row in run.answers.values() for kind in kinds_of(row))
+        answers = (
+            f"{kinds['cut']} cut at the length limit, {kinds['empty']} empty, "
+            f"{kinds['failed']} with an error"
+        )
+    if run.calls is not None:
+        items = Counter(row["status"] for rows in run.verdicts.values() for row in rows)
+        verdicts = f"{items['unreadable']} unreadable, {items['failed']} failed calls"
+    return [
+        f"scored: {len(run.scores)} of {selected} selected questions",
+        f"answers: {answers}",
+        f"verdicts: {verdicts}",
+    ]
 
 
-def counts(run: Run) -> dict[str, int | None]:
-    """What the score hides, None where it is unknown: numbers of answers and of rubric items."""
-    kinds = Counter(kind for row in (run.answers or {}).values() for kind in kinds_of(row))
-    items = Counter(row["status"] for rows in run.verdicts.values() for row in rows)
-    known, judged = run.answers is not None, run.calls is not None
-    return {
-        "answers cut at the length limit": kinds["cut"] if known else None,
-        "answers empty": kinds["empty"] if known else None,
-        "answers failed": kinds["failed"] if known else None,
-        "answers not judged yet": run.waiting if known else None,
-        "verdicts unreadable": items["unreadable"] if judged else None,
-        "judge calls failed": items["failed"] if judged else None,
-    }
-
-
-def notes(run: Run) -> list[str]:
+def notes_of(run: Run) -> list[str]:
     """What makes the number something else than one judge's scores of one model's answers."""
     cramped = _cramped(run)
-    shrunk = run.setting("answers", "shrunk")
-    foreign = run.setting("foreign")
+    shrunk, foreign = run.setting("answers", "shrunk"), run.setting("foreign")
     shards = run.setting("missing_shards")
     found = {
+        "the settings are unknown: no record beside the scores": not run.sidecar,
         f"{cramped} answers were cut far below --max-tokens, the server's window left no room: "
         "raise --reserve-tokens or lower --max-context-tokens": cramped,
         f"chats cut further to fit the endpoint: {len(shrunk or ())}": shrunk,
@@ -241,12 +242,25 @@ def _cramped(run: Run) -> int:
     return sum(2 * (row.get("completion_tokens") or most) < most for row in rows)
 
 
+def data_of(run: Run) -> str:
+    """What was judged: `the published 1M files; 9 of 35 chats`; other data by tag and digests."""
+    data = run.setting("answers", "data") or {}
+    questions, chats = (str(data.get(f"{part}_sha256")) for part in ("questions", "chats"))
+    digests = f"{data.get('tag') or 'data'} (questions {questions[:8]}, chats {chats[:8]})"
+    name = known_data(questions, chats) or (digests if data else "unknown")
+    known = recorded()["tags"].values()
+    total = [
+        f"of {tag['chats']['number']} " for tag in known if tag["questions"]["sha256"] == questions
+    ]
+    return label(f"{name}; {len({chat for chat, _, _ in run.scores})} {''.join(total)}chats")
+
+
 def origin_lines(run: Run) -> list[str]:
     """What was judged, by whom, and where the files are."""
     lines = [f"{name}: {run.origin(name)}" for name in ORIGIN]
+    lines.insert(0, f"data: {data_of(run)}")
     served = run.setting("answers", "served") or {}
     if set(served) - {run.origin("model")}:
-        lines.insert(1, "served as: " + ", ".join(f"{name} ({n})" for name, n in served.items()))
+        lines.insert(2, "served as: " + ", ".join(f"{name} ({n})" for name, n in served.items()))
     names = [run.path, sidecar_path(run.path, ".verdicts.jsonl"), *run.answer_files]
-    lines.append(f"files: {', '.join(map(str, names))}")
-    return [one_line(line) for line in lines]
+    return [one_line(line) for line in [*lines, f"files: {', '.join(map(str, names))}"]]
