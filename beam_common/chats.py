@@ -92,10 +92,10 @@ class ChatsFile:
 
     def check(self, questions: Iterable[QuestionRow], path: Path) -> None:
         """UsageError where a question of the file `path` is about a chat that is not here."""
-        for question in questions:
-            if str(question["chat_id"]) not in self.starts:
+        for key in map(key_of, questions):
+            if key[0] not in self.starts:
                 raise UsageError(
-                    f"{path}: {name_of(key_of(question))} is about a chat that is not in "
+                    f"{path}: {name_of(key)} is about a chat that is not in "
                     f"{self.path}; the two files must be of one pair"
                 )
 
@@ -204,7 +204,7 @@ class Chats:
             return True
         share = FIRST_SHRINK * 2 ** self._shrinks[chat_id]
         kept = sum(measure.sizes[prompt.first :])
-        first = first_kept(measure.roles, measure.sizes, min(kept * (1 - share), kept - 1))
+        first = first_kept(measure.roles, measure.sizes, kept * (1 - share))
         if self._shrinks[chat_id] == MOST_SHRINKS or first == prompt.messages:
             return False
         self._shrinks[chat_id] += 1
@@ -218,8 +218,8 @@ class Chats:
 
     def _counter_for(self, chat_id: str) -> TokenCounter | None:
         """What must count a chat; None where it is sent whole without counting."""
-        fits = self.file.sizes[chat_id] <= self._budget
-        return None if self._counter and self._counter.bytes_bound and fits else self._counter
+        counter, size = self._counter, self.file.sizes[chat_id]
+        return None if counter and counter.bytes_bound and size <= self._budget else counter
 
     def _measured(
         self, chat_id: str, roles: list[str], sizes: list[int], counted: bool

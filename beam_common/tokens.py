@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from beam_common.command import started_by
-from beam_common.files import sha256_of_file
+from beam_common.files import placeholder, sha256_of_file
 from beam_common.messages import UsageError, one_line
 from beam_common.rows import TOKENIZER_DIR
 
@@ -95,7 +95,6 @@ class BundledCounter:
     """Counts with tiktoken and a file of ranks, exactly; no code of a model's repository runs."""
 
     bytes_bound = True  # each token covers at least one byte
-
     # tiktoken panics at a run of 999,999 blanks, with memory growing up to there: runs of more
     # than this are counted apart.
     most_blanks = 100_000
@@ -150,11 +149,11 @@ class BundledCounter:
             content = self._path.read_bytes()
         except OSError as error:
             raise UsageError(
-                f"the vocabulary of {KIMI}, needed to count, is not installed ({self._path}: "
-                f"{error.strerror}): {ways_out}"
+                f"{self._path}, needed to count tokens: {error.strerror}; {ways_out}"
             ) from error
         if hashlib.sha256(content).hexdigest() != self.sha256:
-            raise UsageError(f"{self._path} is not the vocabulary of {self.name}: {ways_out}")
+            what = placeholder(content) or f"not the vocabulary of {self.name}"
+            raise UsageError(f"{self._path} is {what}: {ways_out}")
         return content
 
 
