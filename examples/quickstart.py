@@ -1,8 +1,8 @@
-"""Try everything in a minute, offline and without a model: the sample data, answered and judged by a stand-in.
+"""Try everything in a minute, offline and without a model: sample data, answered and judged.
 
-Starts examples/scripted_endpoint.py inside this process and runs beam_generate.py and beam_judge.py against it as a
-user would, over HTTP, with the command lines shown. The results stay in a folder of their own, whose path is printed,
-so that they can be looked at. The endpoint only compares words: the scores mean nothing.
+Starts examples/scripted_endpoint.py inside this process and runs the programs against it as a user
+would, over HTTP, with the command lines shown. Answers are judged with the built-in prompt, since
+the benchmark's official one comes with the release. The results stay in a folder of their own.
 
     python examples/quickstart.py
 """
@@ -16,106 +16,80 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scripted_endpoint import STAND_IN, ScriptedEndpoint
 
-SCRIPTS = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent
 LONGEST_TEXT = 160  # characters shown of one text of the first answer
 
 
-def generate_command(base_url: str, folder: Path) -> list[str]:
+def commands(base_url: str, folder: Path) -> list[list[str]]:
+    """What a user types: answer, judge, look at it."""
+    answers, scores = str(folder / "answers.jsonl"), str(folder / "scores.jsonl")
+    endpoint = ["--model", "stand-in", "--base-url", base_url, "--api-key", "none-needed"]
+    judge = [f"--judge-{flag[2:]}" if flag.startswith("--") else flag for flag in endpoint]
     return [
-        sys.executable, script("beam_generate.py"), "--tag", "sample",
-        "--model", "stand-in", "--base-url", base_url, "--api-key", "none-needed",
-        "--output", str(folder / "answers.jsonl"),
+        ["beam_generate.py", "--tag", "sample", *endpoint, "--output", answers],
+        ["beam_judge.py", "--answers", answers, *judge, "--criterion-prompt", "builtin",
+         "--output", scores],
+        ["beam_report.py", scores, "--html", str(folder / "report.html")],
     ]  # fmt: skip
 
 
-def judge_command(base_url: str, folder: Path) -> list[str]:
-    return [
-        sys.executable, script("beam_judge.py"), "--answers", str(folder / "answers.jsonl"),
-        "--judge-model", "stand-in", "--judge-base-url", base_url, "--judge-api-key", "none-needed",
-        "--output", str(folder / "scores.jsonl"),
-    ]  # fmt: skip
-
-
-def script(name: str) -> str:
-    """The path of a script as one would type it from here."""
-    return os.path.relpath(SCRIPTS / name)
-
-
-def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with this machine left out of any proxy, which could not reach the endpoint."""
-    kept = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    hosts = ",".join(filter(None, [kept, "127.0.0.1", "localhost"]))
-    return {**environment, "no_proxy": hosts, "NO_PROXY": hosts}
+def run(program: str, *arguments: str) -> None:
+    """Run a program with its output passed through. Raises CalledProcessError when it fails."""
+    command = [sys.executable, os.path.relpath(PROJECT / program), *arguments]
+    print(f"\n$ {shlex.join(command)}", flush=True)
+    hosts = [os.environ.get("no_proxy", ""), "127.0.0.1"]  # no proxy could reach this machine
+    no_proxy = dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(filter(None, hosts)))
+    subprocess.run(command, env={**os.environ, **no_proxy}, check=True)
 
 
 def shortened(value: Any) -> Any:
     """The same value with its long texts cut, to be read on a screen."""
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         return value[:LONGEST_TEXT] + "…"
-    if isinstance(value, list):
-        return [shortened(each) for each in value]
-    if isinstance(value, dict):
-        return {key: shortened(each) for key, each in value.items()}
-    return value
-
-
-def results_folder(wanted: Path | None) -> Path:
-    """The folder for the results, made if need be. Raises FileExistsError when it holds something already."""
-    if wanted is None:
-        return Path(tempfile.mkdtemp(prefix="beam_quickstart_"))
-    wanted.mkdir(parents=True, exist_ok=True)
-    if any(wanted.iterdir()):
-        raise FileExistsError(f"{wanted} is not empty; name a new folder")
-    return wanted
-
-
-def run(command: list[str]) -> None:
-    """Runs a script with its output passed through. Raises CalledProcessError when it fails."""
-    print(f"\n$ {shlex.join(command)}", flush=True)
-    subprocess.run(command, env=without_proxy(os.environ), check=True)
+    return list(map(shortened, value)) if isinstance(value, list) else value
 
 
 def show_first_answer(answers: Path) -> None:
-    """Prints the answer to the first question: the file holds them in the order in which they came."""
-    with answers.open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
+    """Print the answer to the first question; the file holds them in the order they came in."""
+    rows = map(json.loads, answers.read_text("utf-8").splitlines())
     row = min(rows, key=lambda row: (row["chat_id"], row["question_type"], row["question_index"]))
-    print(f"\nThe first answer, shortened:\n{json.dumps(shortened(row), ensure_ascii=False, indent=2)}", flush=True)
+    short = {name: shortened(value) for name, value in row.items()}
+    print("\nThe first answer, shortened:")
+    print(json.dumps(short, ensure_ascii=False, indent=2), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--keep",
-        metavar="DIR",
-        type=Path,
-        help="new or empty folder for the results (default: a temporary one, left in place)",
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="new folder for the results "
+                        "(default: a temporary one, left in place)")  # fmt: skip
     args = parser.parse_args(argv)
-    try:
-        folder = results_folder(args.keep)
-    except OSError as problem:
-        parser.error(f"--keep: {problem}")
+    folder = args.keep or Path(tempfile.mkdtemp(prefix="beam_quickstart_"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        parser.error(f"--keep: {folder} is not empty; name a new folder")
     print(STAND_IN, flush=True)
     try:
         with ScriptedEndpoint() as endpoint:
-            run(generate_command(endpoint.base_url, folder))
+            generate, judge, report = commands(endpoint.base_url, folder)
+            run(*generate)
             show_first_answer(folder / "answers.jsonl")
-            run(judge_command(endpoint.base_url, folder))
+            run(*judge)
+            run(*report)
     except subprocess.CalledProcessError as failure:
-        print(f"error: {failure.cmd[1]} ended with exit code {failure.returncode}", file=sys.stderr)
+        print(f"error: {failure.cmd[1]} ended with code {failure.returncode}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    print()
-    for what in ("answers.jsonl", "scores.jsonl", "scores.details.jsonl"):
-        print(f"{what:<21} {folder / what}")
+    print("\nanswers, scores, every reply of the judge, a page to open in a browser:")
+    for name in ("answers.jsonl", "scores.jsonl", "scores.verdicts.jsonl", "report.html"):
+        print(f"  {folder / name}")
     print(f"\n{STAND_IN}")
     return 0
 

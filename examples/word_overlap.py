@@ -1,8 +1,8 @@
 """Answers and verdicts by comparing words: what a scripted endpoint says when nobody scripts it.
 
-A question is answered with the sentences of the chat that share most words with it, a criterion is judged by the share
-of its words that occur in the response. There is no knowledge and no answer key in here, so the scores that come out
-show that the programs work together and nothing else. The thresholds are the same for every ability.
+A question is answered with the sentences of the chat that share most words with it, a criterion is
+judged by the share of its words that occur in the response. There is no knowledge and no answer
+key in here: the scores show that the programs work together, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,42 +11,39 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-SENTENCES_SHOWN = 3
 LONGEST_SENTENCE = 400  # characters of one sentence that go into an answer
 ENOUGH = 0.4  # share of a question's weighted words that the best sentence must hold
 FULL, PART = 0.6, 0.3  # shares of a criterion's words that earn 1.0 and 0.5
 
-WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")  # a Chinese character counts as a word
+WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")  # a Chinese character is a word
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 LEAD = re.compile(r"^[^:\n]{0,60}\b(?:should|must)\b[^:\n]{0,40}:")  # "LLM response should state:"
 NUMBER_WEIGHT = 3  # a word with a digit counts so often: what is asked for is often a number
-COMMON_WORDS = """
-    a about across after all also am an and any are as at be been before being both but by can could d did do does
-    during each for from get give had has have he her his how i if in into is it its just ll m me might more most my no
-    not of on one only or our out over re s she should so some such t than that the their them then there these they
-    this those through to too up us ve was we were what when where which while who why will with would you your
-"""
-WORDS_OF_ASKING = """
-    based chat contain conversations items list llm many mention much order please provide provided response state
-    summarise summarize summary tell throughout walk
-"""
-STOP_WORDS = frozenset((COMMON_WORDS + WORDS_OF_ASKING).split())
 
 
 def content_words(text: str) -> list[str]:
-    """Lower-case words without stop words, a closing s and what goes beyond six letters: a stemmer of one line."""
-    return [(word.rstrip("s") or word)[:6] for word in WORD.findall(text.lower()) if word not in STOP_WORDS]
+    """Words that may mean something, in lower case, as the first six letters without a last s."""
+    words = WORD.findall(text.lower())
+    meaningful = (word for word in words if len(word) > 3 or not word.isascii() or has_digit(word))
+    return [(word.rstrip("s") or word)[:6] for word in meaningful]
+
+
+def has_digit(word: str) -> bool:
+    return any(map(str.isdigit, word))
 
 
 def share_of_words(wanted: str, text: str) -> float:
-    """Share, 0 to 1, of the content words of `wanted` that occur in `text`; 0 when `wanted` has none."""
-    found = set(content_words(text))
-    weights = {word: NUMBER_WEIGHT if any(map(str.isdigit, word)) else 1 for word in content_words(wanted)}
-    return sum(weights[word] for word in weights if word in found) / sum(weights.values()) if weights else 0.0
+    """Share, 0 to 1, of the content words of `wanted` that occur in `text`; 0 where it has none."""
+    words = content_words(wanted)
+    if not words:
+        return 0.0
+    weights = {word: NUMBER_WEIGHT if has_digit(word) else 1 for word in words}
+    found = weights.keys() & set(content_words(text))
+    return sum(weights[word] for word in found) / sum(weights.values())
 
 
 def sentences_of(text: str) -> list[str]:
@@ -54,48 +51,43 @@ def sentences_of(text: str) -> list[str]:
 
 
 class ChatIndex:
-    """Which content words stand in which sentences of a chat. Built once for a prefix, asked by many questions."""
+    """Which words stand in which sentences of a chat. Built once, asked by many questions."""
 
-    def __init__(self, contents: list[str]) -> None:
+    def __init__(self, contents: Sequence[str]) -> None:
         self.messages = len(contents)
         self.sentences: list[str] = []
-        self.places: dict[str, list[int]] = {}  # word -> numbers of the sentences that hold it
+        self.places: defaultdict[str, list[int]] = defaultdict(list)  # word -> its sentences
         self.spread: Counter[str] = Counter()  # word -> number of messages that hold it
         for content in contents:
-            in_message: set[str] = set()
+            self.spread.update(set(content_words(content)))
             for sentence in sentences_of(content):
-                words = set(content_words(sentence))
-                for word in words:
-                    self.places.setdefault(word, []).append(len(self.sentences))
-                in_message |= words
+                for word in set(content_words(sentence)):
+                    self.places[word].append(len(self.sentences))
                 self.sentences.append(sentence)
-            self.spread.update(in_message)
 
-    def answer(self, question: str) -> str:
-        """The sentences that share most with the question, in order of occurrence. Of equals the later one wins."""
-        words = sorted(set(content_words(question)))
-        weights = {word: math.log(1 + self.messages / (1 + self.spread[word])) for word in words}
+    def answer(self, question: str, most: int) -> str:
+        """At most so many sentences that share most with the question, in order of occurrence."""
+        weights = {
+            word: math.log(1 + self.messages / (1 + self.spread[word]))
+            for word in sorted(set(content_words(question)))
+        }
         overlap: defaultdict[int, float] = defaultdict(float)
         for word, weight in weights.items():
             for number in self.places.get(word, ()):
                 overlap[number] += weight
+        if not overlap or max(overlap.values()) < ENOUGH * sum(weights.values()):
+            return f"The chat holds no information about this: {question}"
         chosen: dict[str, int] = {}
         for number in sorted(overlap, key=lambda number: (overlap[number], number), reverse=True):
             chosen.setdefault(self.sentences[number][:LONGEST_SENTENCE], number)
-            if len(chosen) == SENTENCES_SHOWN:
+            if len(chosen) == most:
                 break
-        best = max(overlap.values(), default=0)
-        if not chosen or best < ENOUGH * sum(weights.values()):
-            return f"The chat holds no information about this: {question}"
         return "\n".join(sorted(chosen, key=lambda sentence: chosen[sentence]))
 
 
-# --- Judging ------------------------------------------------------------------------------------------------------
-
-
 def sections_of(prompt: str) -> dict[str, str]:
-    """The parts of a judge prompt that stand between <name-K> and </name-K>, by name; K is that of the first tag."""
-    first = re.search(r"^<(?:question|criterion|reference)-(\d+)>$", prompt, re.MULTILINE)
+    """The texts that a built-in judge prompt holds between fences, by name: all of one key."""
+    first = re.search(r"^<(?:question|criterion|reference)-(\w+)>$", prompt, re.MULTILINE)
     if first is None:
         return {}
     part = rf"^<([a-z]+)-{first[1]}>\n(.*?)\n</\1-{first[1]}>$"
@@ -110,39 +102,45 @@ def numbered(text: str) -> list[str]:
 def criterion_verdict(criterion: str, response: str) -> dict[str, Any]:
     share = share_of_words(LEAD.sub("", criterion), response)
     score = 1.0 if share >= FULL else 0.5 if share >= PART else 0.0
-    return {"score": score, "reason": f"{share:.0%} of the criterion's words occur in the response"}
+    return {"score": score, "reason": f"{share:.0%} of the criterion's words are in the response"}
 
 
-def ordering_verdict(reference: list[str], response: str) -> dict[str, Any]:
-    """Each event stands where the response overlaps most with it; all must be found, at rising places."""
+def ordering_verdict(reference: Sequence[str], response: str) -> dict[str, Any]:
+    """Each event stands where the response overlaps most with it; all must be found, in order."""
     lines = sentences_of(response)
-    places: list[int] = []
+    places = []
     for event in reference:
         shares = [share_of_words(event, line) for line in lines]
         if max(shares, default=0.0) >= FULL:
             places.append(shares.index(max(shares)))
     complete = len(places) == len(reference)
     ordered = complete and all(a < b for a, b in pairwise(places))
-    score = 1.0 if complete and ordered else 0.0
     why = f"{len(places)} of {len(reference)} events found by their words"
+    score = 1.0 if ordered else 0.0
     return {"all_present": complete, "order_correct": ordered, "score": score, "explanation": why}
 
 
-def alignment_verdict(reference: list[str], lines: list[str]) -> dict[str, Any]:
-    """For each line the number of a reference event, counted from 1, or null; best overlaps are dealt first."""
-    pairs = [(share_of_words(event, line), -i, -j) for i, event in enumerate(reference) for j, line in enumerate(lines)]
+def alignment_verdict(reference: Sequence[str], lines: Sequence[str]) -> dict[str, Any]:
+    """For each line the number of a reference event, or null; best overlaps are dealt first."""
+    pairs = [
+        (share_of_words(event, line), i, j)
+        for j, line in enumerate(lines)
+        for i, event in enumerate(reference, start=1)
+    ]
     matches: dict[int, int] = {}
-    for share, i, j in sorted(pairs, reverse=True):
-        if share >= PART and -j not in matches and 1 - i not in matches.values():
-            matches[-j] = 1 - i
+    for share, i, j in sorted(pairs, key=lambda pair: -pair[0]):
+        if share >= PART and j not in matches and i not in matches.values():
+            matches[j] = i
     return {"matches": [matches.get(j) for j in range(len(lines))]}
 
 
 def judge(sections: Mapping[str, str]) -> str:
+    response = sections.get("response", "")
+    reference = numbered(sections.get("reference", ""))
     if "criterion" in sections:
-        verdict = criterion_verdict(sections["criterion"], sections.get("response", ""))
+        verdict = criterion_verdict(sections["criterion"], response)
     elif "lines" in sections:
-        verdict = alignment_verdict(numbered(sections["reference"]), numbered(sections["lines"]))
+        verdict = alignment_verdict(reference, numbered(sections["lines"]))
     else:
-        verdict = ordering_verdict(numbered(sections.get("reference", "")), sections.get("response", ""))
+        verdict = ordering_verdict(reference, response)
     return json.dumps(verdict, ensure_ascii=False)

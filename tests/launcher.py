@@ -1,32 +1,32 @@
-"""Run one of the programs as a process of its own, with waits short enough for tests.
+"""Run one of the programs as a process of its own with other waits, given as JSON.
 
-In:  `generate` or `judge`, then the program's own arguments:
+    python tests/launcher.py beam_generate.py '{"first": 0.01, "longest": 0.08}' --tag sample …
 
-    python tests/launcher.py generate --tag sample …
+Names are those of `beam_common.places.Waits`; `progress` stands for the seconds between two lines
+of progress. What is not named stays as it is.
 """
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(HERE))
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))
 
-import beam_run  # noqa: E402
-
-QUICK_WAITS = replace(beam_run.WAITS, first=0.01, longest=0.08)  # what an endpoint names is waited for in full
-QUICK_PROGRESS = 0.2
+from beam_common import places, progress  # noqa: E402 - before a program imports what is in them
 
 
 def main() -> None:
-    program, *argv = sys.argv[1:]
-    beam_run.WAITS = QUICK_WAITS
-    beam_run.PROGRESS_SECONDS = QUICK_PROGRESS
-    sys.argv = [f"beam_{program}.py", *argv]
-    runpy.run_path(str(HERE / f"beam_{program}.py"), run_name="__main__")
+    program, waits, *argv = sys.argv[1:]
+    seconds = json.loads(waits)
+    progress.PLAIN_SECONDS = seconds.pop("progress", progress.PLAIN_SECONDS)
+    places.WAITS = replace(places.WAITS, **seconds)
+    sys.argv = [program, *argv]
+    runpy.run_path(str(PROJECT / program), run_name="__main__")
 
 
 if __name__ == "__main__":
