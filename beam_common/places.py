@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-FIRST_PATIENCE = 8  # answers before more are tried than were refused
+# Answers until as many requests are tried as were refused before; doubles with each vain trial.
+FIRST_PATIENCE, LONGEST_PATIENCE = 8, 64
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,9 @@ def backoff(attempt: int, waits: Waits, chance: Callable[[], float] = random.ran
 class Places:
     """How many requests may be in flight.
 
-    Starts at `most`. Requests that are refused as too many lower it to the number that were in
-    flight with them and were not refused. Each answer raises it by one; where more was refused
-    before, it takes a number of answers that doubles with each refusal there and halves with each
-    success. `refused_at` is the lowest number at which one was refused since.
+    Starts at `most`. A request that is refused as one too many lowers it to the number that were
+    in flight with it. Each answer raises it by one, up to what was refused; that is tried again
+    after a number of answers, and forgotten when a round of answers shows that it works now.
     """
 
     def __init__(self, most: int) -> None:
@@ -50,21 +50,23 @@ class Places:
 
     def busy(self, others: int) -> None:
         """A request was refused while `others` were in flight."""
-        if self._answers and others + 1 >= self._refused_at:
-            self._patience *= 2
-        self._refused_at = others + 1
-        self._answers = 0
+        if self.limit >= self._refused_at:
+            self._patience = min(2 * self._patience, LONGEST_PATIENCE)
         self.limit = max(1, min(self.limit, others))
+        self._refused_at = self.limit + 1
+        self._answers = 0
 
     def answered(self) -> None:
         self._answers += 1
-        if self.limit == self.most:
+        tried = self.limit >= self._refused_at
+        needed = 1
+        if tried:
+            needed = self.limit
+        elif self.limit + 1 == self._refused_at:
+            needed = self._patience
+        if self.limit == self.most or self._answers < needed:
             return
-        tried_before = self.limit + 1 >= self._refused_at
-        if tried_before and self._answers < self._patience:
-            return
-        self._answers = 0
+        if tried:
+            self._refused_at, self._patience = self.most + 1, FIRST_PATIENCE
         self.limit += 1
-        if tried_before:
-            self._refused_at = self.limit + 1
-            self._patience = max(1, self._patience // 2)
+        self._answers = 0
