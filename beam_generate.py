@@ -20,15 +20,8 @@ import gc
 import shlex
 import time
 from collections.abc import Sequence
-from typing import Any
-
-from beam_common.endpoint import Endpoint, Flags, encode_body, encode_json, request_parameters
-from beam_common.failure import Failure
-from beam_common.questions import data_files, selected_questions
-from beam_common.reply import Reply
 
 from beam_common import command
-from beam_common.body import for_chat, longest_reply, probe
 from beam_common.chats import Chats, ChatsFile, Prompt
 from beam_common.cli import (
     EXTRA_HELP,
@@ -47,15 +40,20 @@ from beam_common.cli import (
     shown_url,
 )
 from beam_common.dry_run import dry_run
+from beam_common.endpoint import encode_body, encode_json, request_parameters
+from beam_common.failure import Failure, Flags
 from beam_common.files import sidecar_path
 from beam_common.jsonl import IDENTITY
-from beam_common.messages import Repeats, UsageError, plural, say
+from beam_common.messages import UsageError, plural, say
 from beam_common.places import WAITS
 from beam_common.progress import Progress
+from beam_common.questions import data_files, selected_questions
 from beam_common.record import Record, counted, new_record
+from beam_common.reply import Reply
+from beam_common.request import for_chat, start_run
 from beam_common.rowlog import RowLog, output_path
-from beam_common.rows import AnswerRow, Message, QuestionRow, is_empty, key_of, name_of
-from beam_common.run import Ended, Limits, Run
+from beam_common.rows import AnswerRow, Message, QuestionRow, Row, is_empty, key_of, name_of
+from beam_common.run import Ended
 from beam_common.schedule import Group, Job, Order
 from beam_common.settings import bind_settings, now_text
 from beam_common.tally import Suspicions, Tally
@@ -63,6 +61,15 @@ from beam_common.tokens import KIMI, load_counter
 
 # The wording of BEAM's own answer generation, blank at the end of the first line included.
 NOTE = "NOTE: Only provide the answer without any explanations. "
+FLAGS = Flags(
+    parameters={
+        "model": "--model",
+        "temperature": "--temperature",
+        "top_p": "--top-p",
+        "max_tokens": "--max-tokens",
+    },
+    no_stream="--no-stream",
+)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -88,7 +95,7 @@ def content_budget(args: argparse.Namespace) -> int | None:
     return budget
 
 
-def request_settings(args: argparse.Namespace) -> dict[str, Any]:
+def request_settings(args: argparse.Namespace) -> Row:
     """The request's body: everything but the messages."""
     settings = {
         "model": args.model,
@@ -103,7 +110,7 @@ def request_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def answer_row(question: QuestionRow, outcome: Reply | Failure) -> AnswerRow:
     """The line of an answered or failed question."""
-    failed = isinstance(outcome, Failure)
+    reply = Reply("") if isinstance(outcome, Failure) else outcome
     return {
         "chat_id": question["chat_id"],
         "question_type": question["question_type"],
@@ -111,15 +118,15 @@ def answer_row(question: QuestionRow, outcome: Reply | Failure) -> AnswerRow:
         "question": question["question"],
         "gold_answer": question["gold_answer"],
         "rubric": question["rubric"],
-        "response": "" if failed else outcome.text,
-        "finish_reason": None if failed else outcome.finish_reason,
-        "prompt_tokens": None if failed else outcome.prompt_tokens,
-        "completion_tokens": None if failed else outcome.completion_tokens,
-        "error": outcome.text if failed else None,
+        "response": reply.text,
+        "finish_reason": reply.finish_reason,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "error": outcome.text if isinstance(outcome, Failure) else None,
     }
 
 
-def needed_of(row: dict[str, Any]) -> dict[str, Any]:
+def needed_of(row: Row) -> Row:
     """What a resume needs of an answer: long ones are not held in memory."""
     names = ("chat_id", "question_type", "question_index", "finish_reason")
     kept = {name: row.get(name) for name in names}
@@ -141,40 +148,16 @@ class Generation:
         self.body = request_settings(args)
         self.settings = encode_json(self.body)
         self.suspicions = Suspicions(self.body.get("max_tokens"))
-        self.errors = Repeats()
 
     async def go(self, questions: Sequence[QuestionRow], done: int, key: str) -> Ended:
-        args = self.args
         groups: dict[str, Group] = {}
         for question in questions:
             chat_id = str(question["chat_id"])
             groups.setdefault(chat_id, Group(chat_id)).add(key_of(question), question)
-        order = Order(groups.values(), args.open_chats, True, WAITS.cache_life)
-        limits = Limits(
-            args.concurrency,
-            args.max_retries,
-            args.max_outage,
-            args.stop_after_failures,
-            len(groups),
-        )
-        endpoint = Endpoint(
-            args.base_url,
-            key,
-            timeout=args.timeout,
-            headers=dict(args.header),
-            flags=Flags(),
-            keep_alive=False,
-            longest_reply=longest_reply(self.body),
-            streams=args.stream,
-        )
-        self.run = Run(endpoint, order, limits, probe(self.body))
+        order = Order(groups.values(), self.args.open_chats, True, WAITS.cache_life)
+        self.run = start_run(self.args, key, FLAGS, self.body, order, len(groups))
         self.progress = Progress(self.tally.total, done, "question", self._status)
-        try:
-            return await self.run.go(self.answer, self.progress)
-        finally:
-            self.errors.flush()
-            self.progress.close()
-            await endpoint.close()
+        return await self.run.go(self.answer, self.progress)
 
     async def answer(self, job: Job) -> None:
         """Ask one question until its outcome is final, and save it."""
@@ -212,20 +195,18 @@ class Generation:
             if prompt:
                 self.suspicions.look_at(row, prompt)
         else:
-            self.errors.say(f"recorded without an answer: {outcome.text}", name_of(key_of(row)))
+            self.run.errors.say(f"recorded without an answer: {outcome.text}", name_of(key_of(row)))
         self.progress.step()
 
     def _status(self) -> str:
-        limit = self.run.places.limit
-        in_flight = "" if limit == self.args.concurrency else f"{self.run.in_flight} in flight, "
-        return self.tally.status(in_flight)
+        return self.run.in_flight() + self.tally.status()
 
 
 def generate(
     args: argparse.Namespace,
     questions: Sequence[QuestionRow],
     chats: Chats,
-    new: dict[str, Any],
+    new: Row,
     key: str,
 ) -> int:
     """Ask what the output does not hold yet; the exit code."""

@@ -17,19 +17,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from beam_common.endpoint import Endpoint, Flags, encode_body, encode_json, request_parameters
-from beam_common.failure import Failure
 from beam_common.prompts import criterion_template, ordering_template
-from beam_common.reply import Reply
 
 from beam_common import command
 from beam_common.answers import Answers, describe, read_answers
-from beam_common.body import for_chat, longest_reply, probe
 from beam_common.calls import Call, Known, Prompts, Question, score_row, verdict_key, verdict_row
 from beam_common.cli import (
     EXTRA_HELP,
@@ -44,27 +39,36 @@ from beam_common.cli import (
     public_text,
     shown_url,
 )
+from beam_common.endpoint import encode_body, encode_json, request_parameters
+from beam_common.failure import Failure, Flags
 from beam_common.files import sha256_of_text, sidecar_path
 from beam_common.jsonl import SCORE, VERDICT
-from beam_common.messages import Repeats, plural, say
+from beam_common.messages import plural, say
 from beam_common.places import WAITS
 from beam_common.progress import Progress, short_count
 from beam_common.record import Record
+from beam_common.reply import Reply
+from beam_common.request import for_chat, start_run
 from beam_common.rowlog import RowLog, output_path
-from beam_common.rows import key_of, name_of
-from beam_common.run import Ended, Limits, Run
+from beam_common.rows import Json, Row, key_of, name_of
+from beam_common.run import Ended
 from beam_common.schedule import Group, Job, Order
 from beam_common.settings import bind_settings, now_text, package_versions
 from beam_common.summary import load_run, summary_lines
 
-JUDGE_FLAGS = Flags(
+FLAGS = Flags(
     base_url="--judge-base-url",
     api_key="--judge-api-key",
-    model="--judge-model",
+    parameters={
+        "model": "--judge-model",
+        "temperature": "--judge-temperature",
+        "max_tokens": "--judge-max-tokens",
+        "reasoning_effort": "--judge-reasoning-effort",
+    },
 )
 
 
-def request_settings(args: argparse.Namespace) -> dict[str, Any]:
+def request_settings(args: argparse.Namespace) -> Row:
     """The request's body: everything but the messages."""
     settings = {
         "model": args.judge_model,
@@ -109,11 +113,9 @@ class Judge:
         self.body = request_settings(args)
         self.settings = encode_json(self.body)
         self.tally = Tally()
-        self.errors = Repeats()
         self.scored = 0
 
     async def go(self, questions: Sequence[Question], total: int, key: str) -> Ended:
-        args = self.args
         groups = []
         for question in questions:
             group = Group(question)
@@ -121,31 +123,10 @@ class Judge:
                 group.add(key_of(question.answer), call)
             groups.append(group)
         order = Order(groups, 1, False, WAITS.cache_life)
-        limits = Limits(
-            args.concurrency,
-            args.max_retries,
-            args.max_outage,
-            args.stop_after_failures,
-            len({str(question.answer["chat_id"]) for question in questions}),
-        )
-        endpoint = Endpoint(
-            args.judge_base_url,
-            key,
-            timeout=args.timeout,
-            headers=dict(args.header),
-            flags=JUDGE_FLAGS,
-            keep_alive=True,
-            longest_reply=longest_reply(self.body),
-            streams=False,
-        )
-        self.run = Run(endpoint, order, limits, probe(self.body))
+        chats = len({str(question.answer["chat_id"]) for question in questions})
+        self.run = start_run(self.args, key, FLAGS, self.body, order, chats)
         self.progress = Progress(total, total - len(questions), "question", self._status)
-        try:
-            return await self.run.go(self.judge, self.progress)
-        finally:
-            self.errors.flush()
-            self.progress.close()
-            await endpoint.close()
+        return await self.run.go(self.judge, self.progress)
 
     async def judge(self, job: Job) -> None:
         """Ask for one verdict until it can be read, and save each reply."""
@@ -163,7 +144,7 @@ class Judge:
             row = verdict_row(call, sha256, outcome)
             if isinstance(outcome, Failure):
                 about = f"{name_of(job.question)}: a call failed and counts 0"
-                self.errors.say(outcome.text, about)
+                self.run.errors.say(outcome.text, about)
             elif self.record.note_model(outcome):
                 await asyncio.to_thread(self.record.save)
             await self.verdicts.save(dict(row))
@@ -183,16 +164,14 @@ class Judge:
         self.progress.step()
 
     def _status(self) -> str:
-        limit = self.run.places.limit
-        in_flight = "" if limit == self.args.concurrency else f"{self.run.in_flight} in flight, "
-        return in_flight + self.tally.status()
+        return self.run.in_flight() + self.tally.status()
 
 
 # ------------------------------------------------------------------------------------------------
 # From the files to what is left, and back.
 
 
-def new_record(args: argparse.Namespace, prompts: Prompts) -> dict[str, Any]:
+def new_record(args: argparse.Namespace, prompts: Prompts) -> Row:
     """What scores.run.json holds; `settings` and `answers` bind a later resume."""
     folder = args.output.resolve().parent
     return {
@@ -200,7 +179,7 @@ def new_record(args: argparse.Namespace, prompts: Prompts) -> dict[str, Any]:
         "output": args.output.name,
         "started": [now_text()],
         "settings": {
-            "base_url": shown_url(args.judge_base_url),
+            "base_url": shown_url(args.base_url),
             "body": request_settings(args),
             **prompts.settings(),
         },
@@ -257,7 +236,7 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: Answers, key: str
     return closing(ended, len(left) - worker.scored)
 
 
-def _has_criterion(answer: Mapping[str, Any]) -> bool:
+def _has_criterion(answer: Json) -> bool:
     if any(item.strip() for item in answer["rubric"]):
         return True
     say(f"warning: {name_of(key_of(answer))} has no criterion in its rubric: left unscored")
@@ -277,7 +256,7 @@ def _ask(worker: Judge, left: Sequence[Question], total: int, key: str) -> Ended
     done = f"; {total - len(left):,} are scored" if len(left) < total else ""
     say(
         f"{now_text()} judging {plural(len(left), 'answer')} by {plural(calls, 'call')} with "
-        f"{args.judge_model} at {shown_url(args.judge_base_url)}, {args.concurrency} in "
+        f"{args.judge_model} at {shown_url(args.base_url)}, {args.concurrency} in "
         f"flight{done}"
     )
     ended = asyncio.run(worker.go(left, total, key))
@@ -335,7 +314,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     args.output = output_path(args.output)
     args.answers = list({path.resolve(): path for path in args.answers}.values())  # each once
-    args.judge_base_url = normalise_base_url(args.judge_base_url, "--judge-base-url")
+    args.base_url = normalise_base_url(args.judge_base_url, "--judge-base-url")
     prompts = Prompts(
         criterion_template(args.criterion_prompt),
         ordering_template(args.ordering_prompt),

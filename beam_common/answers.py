@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from beam_common.files import sidecar_path
 from beam_common.jsonl import ANSWER, latest, read_rows
 from beam_common.messages import UsageError
-from beam_common.rows import QuestionKey, name_of
+from beam_common.rows import Json, QuestionKey, Row, name_of
 from beam_common.settings import differences, load_sidecar
 
-Answers = dict[QuestionKey, dict[str, Any]]
+Answers = dict[QuestionKey, Row]
 
 
 def read_answers(paths: Sequence[Path]) -> Answers:
@@ -44,12 +43,12 @@ def read_answers(paths: Sequence[Path]) -> Answers:
     return answers
 
 
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _differ(one: Json, other: Json) -> bool:
     answered = not one["error"] and not other["error"]
     return one["rubric"] != other["rubric"] or (answered and one["response"] != other["response"])
 
 
-def describe(paths: Sequence[Path], allow_mixed: bool) -> dict[str, Any]:
+def describe(paths: Sequence[Path], allow_mixed: bool) -> Row:
     """What the records beside the answers files say, for the record of the scores.
 
     `answers`: settings and data of the answers, which bind; `selected`: chat -> ability -> number
@@ -85,7 +84,7 @@ def describe(paths: Sequence[Path], allow_mixed: bool) -> dict[str, Any]:
     }
 
 
-def missing_shards(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def missing_shards(records: Sequence[Json]) -> list[str]:
     """The shards, as `I/N`, of which no answers are there although there are others of the N."""
     there = {shard for record in records for shard in record.get("shard", [])}
     parts = {int(found[1]) for shard in there if (found := re.fullmatch(r"\d+/(\d+)", shard))}

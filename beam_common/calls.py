@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from beam_common.failure import Failure
 from beam_common.files import sha256_of_text
 from beam_common.prompts import ALIGNMENT, Template, numbered
 from beam_common.reply import Reply
-from beam_common.rows import ABSTENTION, EVENT_ORDERING, QuestionKey, ScoreRow, VerdictRow, key_of
+from beam_common.rows import (
+    ABSTENTION,
+    EVENT_ORDERING,
+    Json,
+    QuestionKey,
+    Row,
+    ScoreRow,
+    VerdictRow,
+    key_of,
+)
 from beam_common.verdict import (
     question_score,
     read_alignment,
@@ -27,7 +35,7 @@ class Prompts:
     ordering: Template
     mode: str  # strict or tau
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Row:
         """For the record: which prompts, by name and by digest."""
         ordering = ALIGNMENT if self.mode == "tau" else self.ordering
         return {
@@ -43,7 +51,7 @@ class Prompts:
 class Call:
     """One call of the judge: about one item of a rubric, or about the order of all."""
 
-    answer: Mapping[str, Any]
+    answer: Json
     item: int
     criterion: str
     prompts: Prompts
@@ -72,18 +80,18 @@ class Call:
         return None if order is None else tau_score(order, len(events))
 
 
-def response_lines(answer: Mapping[str, Any]) -> list[str]:
+def response_lines(answer: Json) -> list[str]:
     return [line for line in (answer["response"] or "").splitlines() if line.strip()]
 
 
-def calls_for(answer: Mapping[str, Any], prompts: Prompts) -> list[Call]:
+def calls_for(answer: Json, prompts: Prompts) -> list[Call]:
     """One call for each criterion; one for a question of event_ordering."""
     rubric = answer["rubric"]
     criteria = [numbered(rubric)] if answer["question_type"] == EVENT_ORDERING else rubric
     return [Call(answer, item, criterion, prompts) for item, criterion in enumerate(criteria)]
 
 
-def scores_without_call(answer: Mapping[str, Any]) -> bool:
+def scores_without_call(answer: Json) -> bool:
     """Whether an answer scores 0 unseen: its question failed, or it is blank and no abstention."""
     blank = not (answer["response"] or "").strip()
     return bool(answer["error"]) or (blank and answer["question_type"] != ABSTENTION)
@@ -91,7 +99,8 @@ def scores_without_call(answer: Mapping[str, Any]) -> bool:
 
 def verdict_row(call: Call, sha256: str, outcome: Reply | Failure) -> VerdictRow:
     failed = isinstance(outcome, Failure)
-    level = None if failed else call.read(outcome)
+    reply = Reply("") if isinstance(outcome, Failure) else outcome
+    level = None if failed else call.read(reply)
     status = "failed" if failed else "unreadable" if level is None else "scored"
     return {
         "chat_id": call.answer["chat_id"],
@@ -102,19 +111,19 @@ def verdict_row(call: Call, sha256: str, outcome: Reply | Failure) -> VerdictRow
         "prompt_sha256": sha256,
         "status": status,
         "level": level,
-        "reply": None if failed else outcome.text,
-        "finish_reason": None if failed else outcome.finish_reason,
-        "prompt_tokens": None if failed else outcome.prompt_tokens,
-        "completion_tokens": None if failed else outcome.completion_tokens,
-        "error": outcome.text if failed else None,
+        "reply": None if failed else reply.text,
+        "finish_reason": reply.finish_reason,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "error": outcome.text if isinstance(outcome, Failure) else None,
     }
 
 
-def verdict_key(row: Mapping[str, Any]) -> tuple[QuestionKey, int]:
+def verdict_key(row: Json) -> tuple[QuestionKey, int]:
     return key_of(row), row["item"]
 
 
-def score_row(answer: Mapping[str, Any], score: float) -> ScoreRow:
+def score_row(answer: Json, score: float) -> ScoreRow:
     return {
         "chat_id": answer["chat_id"],
         "question_type": answer["question_type"],
@@ -131,13 +140,13 @@ class Known:
         self._retry_errors = retry_errors
         self._unreadable: Counter[tuple[QuestionKey, int, str]] = Counter()
 
-    def keep(self, row: dict[str, Any]) -> dict[str, Any]:
+    def keep(self, row: Row) -> Row:
         """What is held of a row; counts the replies that could not be read."""
         if row["status"] == "unreadable":
             self._unreadable[key_of(row), row["item"], row["prompt_sha256"]] += 1
         return {name: row.get(name) for name in ("prompt_sha256", "status", "level", "error")}
 
-    def tries(self, call: Call, sha256: str, row: Mapping[str, Any] | None) -> int:
+    def tries(self, call: Call, sha256: str, row: Json | None) -> int:
         """How many replies may be asked for; 0 where the verdict on disk, `row`, stands."""
         if row is None or row["prompt_sha256"] != sha256:
             return self._most
@@ -153,7 +162,7 @@ class Known:
 class Question:
     """An answer while it is judged: the levels that stand, and the calls left to make."""
 
-    answer: Mapping[str, Any]
+    answer: Json
     mode: str
     levels: dict[int, float | None] = field(default_factory=dict)
     calls: list[tuple[Call, int]] = field(default_factory=list)  # each with its tries
@@ -161,9 +170,9 @@ class Question:
     @classmethod
     def planned(
         cls,
-        answer: Mapping[str, Any],
+        answer: Json,
         prompts: Prompts,
-        verdicts: Mapping[tuple[QuestionKey, int], Mapping[str, Any]],
+        verdicts: Mapping[tuple[QuestionKey, int], Json],
         known: Known,
     ) -> Question:
         question = cls(answer, prompts.mode)

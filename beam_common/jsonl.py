@@ -19,7 +19,7 @@ from typing import Any
 
 from beam_common.files import open_maybe_gzip, placeholder
 from beam_common.messages import UsageError, one_line, say
-from beam_common.rows import key_of
+from beam_common.rows import Json, Row, key_of
 
 # What a row must hold to be one of ours: names and types. Further keys are allowed.
 Wanted = Mapping[str, tuple[type, ...]]
@@ -45,11 +45,11 @@ class Line:
     number: int
     start: int
     raw: bytes
-    row: dict[str, Any] | None
+    row: Row | None
     problem: str | None
 
 
-def encode_row(row: Mapping[str, Any]) -> bytes:
+def encode_row(row: Json) -> bytes:
     """One complete line: non-ASCII as itself, lone surrogates as JSON escapes; valid UTF-8."""
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
@@ -114,7 +114,7 @@ def read_lines(path: Path, wanted: Wanted) -> Iterator[Line]:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
-def read_rows(path: Path, wanted: Wanted, fate: str = "left out") -> Iterator[dict[str, Any]]:
+def read_rows(path: Path, wanted: Wanted, fate: str = "left out") -> Iterator[Row]:
     """The rows of a file; lines that are none are reported by number and left out."""
     for problem, lines in itertools.groupby(read_lines(path, wanted), lambda line: line.problem):
         if problem is None:
@@ -127,16 +127,14 @@ def read_rows(path: Path, wanted: Wanted, fate: str = "left out") -> Iterator[di
             say(f"warning: {path} {place}: {problem}; {fate}")
 
 
-def supersedes(row: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> bool:
+def supersedes(row: Json, earlier: Json | None) -> bool:
     """Whether a later row replaces an earlier one: the last without an error, else the last."""
     return earlier is None or row.get("error") is None or earlier.get("error") is not None
 
 
-def latest(
-    rows: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], Hashable] = key_of
-) -> dict[Any, dict[str, Any]]:
+def latest(rows: Iterable[Row], key: Callable[[Row], Hashable] = key_of) -> dict[Any, Row]:
     """Of each key the row that counts, in the order of first occurrence."""
-    found: dict[Any, dict[str, Any]] = {}
+    found: dict[Any, Row] = {}
     for row in rows:
         if supersedes(row, found.get(key(row))):
             found[key(row)] = row

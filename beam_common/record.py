@@ -6,19 +6,16 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from beam_common.cli import shown_url
 from beam_common.files import sha256_of_file
 from beam_common.messages import one_line, say
 from beam_common.reply import Reply
-from beam_common.rows import QuestionRow
+from beam_common.rows import QuestionRow, Row
 from beam_common.settings import now_text, package_versions, save_sidecar
 
 
-def new_record(
-    args: argparse.Namespace, body: dict[str, Any], chats_sha256: str, questions: Path
-) -> dict[str, Any]:
+def new_record(args: argparse.Namespace, body: Row, chats_sha256: str, questions: Path) -> Row:
     """What answers.run.json holds; `settings` and `data` bind a later resume."""
     named = args.chats_file or args.questions_file
     return {
@@ -43,7 +40,7 @@ def new_record(
     }
 
 
-def counted(questions: Sequence[QuestionRow], earlier: dict[str, Any]) -> dict[str, Any]:
+def counted(questions: Sequence[QuestionRow], earlier: Row) -> Row:
     """chat -> ability -> how many questions are selected, those of earlier runs included."""
     now = Counter((str(q["chat_id"]), q["question_type"]) for q in questions)
     selected = {chat: dict(abilities) for chat, abilities in earlier.items()}
@@ -56,7 +53,7 @@ def counted(questions: Sequence[QuestionRow], earlier: dict[str, Any]) -> dict[s
 class Record:
     """answers.run.json while the run lasts: which model answered, which chats were cut further."""
 
-    def __init__(self, path: Path, content: dict[str, Any], asked: str) -> None:
+    def __init__(self, path: Path, content: Row, asked: str) -> None:
         self._path, self.content, self._asked = path, content, asked
         self._served: Counter[str] = Counter(content.get("served", {}))
         self._model = ""

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Self
 from beam_common.files import NO_ROOM, is_gzip, sync, unwritable, write_whole
 from beam_common.jsonl import BOM, Line, Wanted, encode_row, parse_line, read_lines, supersedes
 from beam_common.messages import StoppedEarly, UsageError, plural, say
-from beam_common.rows import key_of
+from beam_common.rows import Row, key_of
 
 
 def output_path(text: str) -> Path:
@@ -37,16 +37,16 @@ class RowLog:
         self,
         path: Path,
         wanted: Wanted,
-        key: Callable[[dict[str, Any]], Hashable] = key_of,
-        keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row,
+        key: Callable[[Row], Hashable] = key_of,
+        keep: Callable[[Row], Row] = lambda row: row,
     ) -> None:
         self.path, self.wanted = path, wanted
-        self.rows: dict[Any, dict[str, Any]] = {}
+        self.rows: dict[Any, Row] = {}
         self._key, self._keep = key, keep
         self._has_superseded = False
         self._size = 0
         self._fd = -1
-        self._pending: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
+        self._pending: list[tuple[Row, asyncio.Future[None]]] = []
         self._saving: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
@@ -65,7 +65,7 @@ class RowLog:
     def __exit__(self, *error: object) -> None:
         self._close()
 
-    def append(self, rows: Sequence[dict[str, Any]]) -> None:
+    def append(self, rows: Sequence[Row]) -> None:
         """Write each row as one line, then flush to the disk: afterwards they count.
 
         Raises StoppedEarly when the disk takes no more, or when the file is not what it was: it was
@@ -88,7 +88,7 @@ class RowLog:
                 "or start again to ask for what is missing"
             )
 
-    async def save(self, row: dict[str, Any]) -> None:
+    async def save(self, row: Row) -> None:
         """Append a row from the event loop; returns when it is durable.
 
         The writing is done in a thread, rows that came meanwhile together.
@@ -114,7 +114,7 @@ class RowLog:
         """Leave one line a key: the one that counts. The last thing to be done with the log."""
         if not self._has_superseded or not self._is_at_path():
             return
-        counting: dict[Hashable, tuple[dict[str, Any], int]] = {}
+        counting: dict[Hashable, tuple[Row, int]] = {}
         for line in read_lines(self.path, self.wanted):
             if line.row is not None:
                 key = self._key(line.row)
@@ -236,7 +236,7 @@ class RowLog:
 
     # -- keeping ---------------------------------------------------------------------------------
 
-    def _note(self, row: dict[str, Any]) -> None:
+    def _note(self, row: Row) -> None:
         key = self._key(row)
         earlier = self.rows.get(key)
         self._has_superseded |= earlier is not None

@@ -26,6 +26,8 @@ ABILITIES = (
 ABSTENTION = "abstention"
 EVENT_ORDERING = "event_ordering"
 
+Row = dict[str, Any]  # a JSON object, to be changed or kept
+Json = Mapping[str, Any]  # one that is only read
 QuestionKey = tuple[str, str, int]  # chat_id, question_type, question_index
 
 
@@ -87,7 +89,7 @@ class VerdictRow(TypedDict):
     error: str | None
 
 
-def key_of(row: Mapping[str, Any]) -> QuestionKey:
+def key_of(row: Json) -> QuestionKey:
     """A question's identity; chat 3 and chat "3" are one."""
     return str(row["chat_id"]), row["question_type"], int(row["question_index"])
 
@@ -98,6 +100,6 @@ def name_of(key: QuestionKey) -> str:
     return f"chat {chat} {ability}/{index}"
 
 
-def is_empty(row: Mapping[str, Any]) -> bool:
+def is_empty(row: Json) -> bool:
     """Whether an answer says nothing although its question did not fail."""
     return row.get("error") is None and not (row.get("response") or "").strip()

@@ -90,13 +90,14 @@ class Run:
         self._stopped: Ended | None = None
         self._broken: BaseException | None = None
         self._over = asyncio.Event()
-        self._errors = Repeats()
+        self.errors = Repeats()
         self._last_failure: Failure | None = None
         self.answers = 0
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._flying)
+    def in_flight(self) -> str:
+        """For the progress: how many are in flight, where fewer may be than was asked for."""
+        lowered = self.places.limit < self.places.most
+        return f"{len(self._flying)} in flight, " if lowered else ""
 
     async def go(self, work: Callable[[Job], Awaitable[None]], progress: Progress) -> Ended:
         """Run `work` for each job until nothing is left or something stops the run.
@@ -114,7 +115,8 @@ class Run:
                 told_silence = self._tell_silence(told_silence)
         if self._probing:
             self._probing.cancel()
-        self._errors.flush()
+        self.errors.flush()
+        progress.close()
         if self._broken:
             raise self._broken
         return self._stopped or Ended(0)
@@ -287,7 +289,7 @@ class Run:
         now = time.monotonic()
         if now >= self._next_note:
             self._next_note = now + NOTE_SECONDS
-            self._errors.say(f"asked again: {failure.text}")
+            self.errors.say(f"asked again: {failure.text}")
 
     # -- outages ---------------------------------------------------------------------------------
 

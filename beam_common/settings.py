@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from beam_common.files import unwritable, write_whole
 from beam_common.messages import UsageError, one_line, say, without_secrets
-from beam_common.rows import VERSION
+from beam_common.rows import VERSION, Json, Row
 
 # What a sidecar may hold and of which shape.
 SHAPES = {
@@ -32,7 +32,7 @@ SHAPES = {
 }
 
 
-def load_sidecar(path: Path) -> dict[str, Any] | None:
+def load_sidecar(path: Path) -> Row | None:
     """What a sidecar holds; None where there is none. UsageError when it is no sidecar."""
     try:
         content = json.loads(path.read_bytes())
@@ -53,7 +53,7 @@ def load_sidecar(path: Path) -> dict[str, Any] | None:
     return dict(content)
 
 
-def save_sidecar(path: Path, content: Mapping[str, Any]) -> None:
+def save_sidecar(path: Path, content: Json) -> None:
     """Write a sidecar whole, indented for readers, without secrets."""
     text = json.dumps(without_secrets(content), indent=1, ensure_ascii=False) + "\n"
     try:
@@ -62,7 +62,7 @@ def save_sidecar(path: Path, content: Mapping[str, Any]) -> None:
         raise unwritable(path, error) from error
 
 
-def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(recorded: Json, now: Json) -> list[str]:
     """What differs between two records in what binds: settings, data, and those of the answers.
 
     One text each: `temperature (recorded 1.0, now 0.7)`.
@@ -78,7 +78,7 @@ def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     return found
 
 
-def _data_of(record: Mapping[str, Any]) -> str:
+def _data_of(record: Json) -> str:
     """The data files by their digests, whatever they are called."""
     data = record.get("data", {})
     return " ".join(str(data.get(f"{part}_sha256", ""))[:12] for part in ("questions", "chats"))
@@ -101,9 +101,7 @@ def _shown(value: Any) -> str:
     return one_line(text[:12] if len(text) == 64 else text, 90) or "empty"  # a digest's beginning
 
 
-def bind_settings(
-    path: Path, new: dict[str, Any], *, binding: bool, allow_mixed: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def bind_settings(path: Path, new: Row, *, binding: bool, allow_mixed: bool) -> tuple[Row, Row]:
     """(the record of this run, the record that the output rests on: empty where there is none).
 
     `binding` says that the output holds a row without an error: until then an earlier record does

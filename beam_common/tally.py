@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from beam_common.chats import Prompt
 from beam_common.messages import say
 from beam_common.progress import duration_text, short_count
 from beam_common.reply import Reply
-from beam_common.rows import is_empty, key_of, name_of
+from beam_common.rows import Json, is_empty, key_of, name_of
 
 REASONING_MARKS = re.compile(
     r"</?think(ing)?>|\[/?THINK\]|<\|channel\|?>|<\|(start|message)\|>|◁/?think▷|</?reasoning>",
@@ -26,7 +24,7 @@ DIFFERENT_LENGTH = 64
 NO_ROOM_SHARE = 0.5  # of max_tokens; an answer cut below it ran into the server's own window
 
 
-def is_cut(row: Mapping[str, Any]) -> bool:
+def is_cut(row: Json) -> bool:
     """Whether an answer ended at the length limit."""
     return row.get("error") is None and row.get("finish_reason") == "length"
 
@@ -43,7 +41,7 @@ class Tally:
     tokens: Counter[str] = field(default_factory=Counter)  # prompt, completion, cached, of_cached
     unknown: Counter[str] = field(default_factory=Counter)  # replies that did not report a count
 
-    def add_row(self, row: Mapping[str, Any]) -> None:
+    def add_row(self, row: Json) -> None:
         if row.get("error") is not None:
             self.failed += 1
             return
@@ -64,11 +62,11 @@ class Tally:
         of = self.tokens["of_cached"]
         return f"{self.tokens['cached'] / of:.1%}" if of else "not reported"
 
-    def status(self, in_flight: str) -> str:
+    def status(self) -> str:
         """For the progress; what matters most comes first."""
         tokens = short_count(self.tokens["prompt"])
         counts = f"{self.failed:,} failed, {self.empty:,} empty"
-        return f"{in_flight}{counts}, cached {self.cached_share()}, {tokens} tokens in"
+        return f"{counts}, cached {self.cached_share()}, {tokens} tokens in"
 
     def lines(self, seconds: float) -> list[str]:
         """The closing statement."""
@@ -95,7 +93,7 @@ class Suspicions:
         self._answers = self._cut = 0
         self._sizes: dict[int, list[int]] = defaultdict(list)  # bytes of prompts, by their tokens
 
-    def look_at(self, row: Mapping[str, Any], prompt: Prompt) -> None:
+    def look_at(self, row: Json, prompt: Prompt) -> None:
         """`row`: an answer of this run; `prompt`: what it was asked with."""
         name = name_of(key_of(row))
         if REASONING_MARKS.search(row["response"]):
@@ -107,7 +105,7 @@ class Suspicions:
         if row["prompt_tokens"] is not None:
             self._look_for_cut_prompt(row, prompt, name)
 
-    def _look_for_cut_answers(self, row: Mapping[str, Any], name: str) -> None:
+    def _look_for_cut_answers(self, row: Json, name: str) -> None:
         self._answers += 1
         self._cut += is_cut(row)
         if self._cut == self._answers == FIRST_ANSWERS:
@@ -123,7 +121,7 @@ class Suspicions:
                 "no room",
             )
 
-    def _look_for_cut_prompt(self, row: Mapping[str, Any], prompt: Prompt, name: str) -> None:
+    def _look_for_cut_prompt(self, row: Json, prompt: Prompt, name: str) -> None:
         reported = row["prompt_tokens"]
         if prompt.kept_tokens is not None:
             expected = SHARE_OF_OUR_COUNT * prompt.kept_tokens
