@@ -43,7 +43,7 @@ from beam_common.dry_run import dry_run
 from beam_common.endpoint import encode_body, encode_json, request_parameters
 from beam_common.failure import Failure, Flags
 from beam_common.files import sidecar_path
-from beam_common.jsonl import IDENTITY
+from beam_common.jsonl import RESUME
 from beam_common.messages import UsageError, plural, say
 from beam_common.places import WAITS
 from beam_common.progress import Progress
@@ -211,7 +211,7 @@ def generate(
 ) -> int:
     """Ask what the output does not hold yet; the exit code."""
     begun = time.monotonic()
-    with RowLog(args.output, IDENTITY, keep=needed_of) as log:
+    with RowLog(args.output, RESUME, keep=needed_of) as log:
         done = {
             k: row for k, row in log.rows.items() if row["error"] is None or not args.retry_errors
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import re
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from beam_common.rows import Json, Row, key_of
 Wanted = Mapping[str, tuple[type, ...]]
 IDENTITY: Wanted = {"chat_id": (str, int), "question_type": (str,), "question_index": (int, str)}
 QUESTION: Wanted = {**IDENTITY, "question": (str,), "gold_answer": (str,), "rubric": (list,)}
+RESUME: Wanted = {**IDENTITY, "error": (str, NoneType)}
 ANSWER: Wanted = {**IDENTITY, "rubric": (list,), "response": (str, NoneType)}
 SCORE: Wanted = {**IDENTITY, "score": (int, float)}
 VERDICT: Wanted = {
@@ -74,7 +76,7 @@ def problem_of(row: object, wanted: Wanted) -> str | None:
 def _is_odd(name: str, value: Any) -> bool:
     """Whether a value of the right type cannot be used."""
     if name in ("question_index", "item"):
-        return not str(value).isdecimal()
+        return not re.fullmatch("[0-9]{1,9}", str(value))
     if name in ("score", "level"):
         return value is not None and not 0 <= value <= 1
     if name == "rubric":
