@@ -23,6 +23,9 @@ from beam_common.summary import Shown, interval, number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Json = Mapping[str, Any]
+Shows = Sequence[Shown]
+
 # Okabe and Ito's colours, told apart by the colour-blind; the markers tell as much without colour.
 LOOKS = {
     "lower": ("#D55E00", "v"),
@@ -47,47 +50,46 @@ STYLE: dict[Any, Any] = {
 FURTHER_FONTS = re.compile("Sans CJK|PingFang|YaHei|Hiragino Sans|WenQuanYi|Arial Unicode")
 # Inches: width, margins, height of a line, space between rows.
 WIDTH, ABOVE, BELOW, LINE, GAP = 8, 0.85, 0.85, 0.155, 0.15
-AXIS, ACROSS = 0.325, 0.3  # left edge and width of the axis, in widths of the figure
+AXIS, ACROSS = 0.34, 0.29  # left edge and width of the axis, in widths of the figure
 # In widths of the axis: left edge of the names, right edge of the scores, left edge of the words.
-NAMES, SCORES, WORDS = -1.04, -0.05, 1.04
-LINES = "Thick line: 95 % interval, paired by question, clustered by chat. Thin line: adjusted for"
+NAMES, SCORES, WORDS = -1.12, -0.05, 1.04
 
 
 class Row(NamedTuple):
-    """A row of the picture: texts in lines, a point and its two intervals (None: not known)."""
+    """A row of picture and page: a run or an ability as in the report, and how it is drawn."""
 
     name: str
-    words: str
+    part: Json
+    said: Shown
     verdict: str
-    score: float | None
-    point: Any
-    interval: Any
-    adjusted: Any
+    point: float | None
+    ends: Any
 
-    @property
-    def height(self) -> float:
-        return GAP + LINE * max(len(self.name.splitlines()), len(self.words.splitlines()))
+    def texts(self) -> tuple[str, str]:
+        """Name and words, in lines."""
+        words = (self.said.words, *self.said.hides)
+        return wrapped(self.name, 25), "\n".join(wrapped(text, 42) for text in words)
 
 
 def check(path: Path) -> None:
     """Refuse a picture that could not be written, before any work is done. Raises UsageError."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
-    check_folder("--plot", path)
+    check_place("--plot", path)
     try:
         import matplotlib  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise UsageError("--plot needs matplotlib: pip install matplotlib") from error
 
 
-def check_folder(flag: str, path: Path) -> None:
+def check_place(flag: str, path: Path) -> None:
     """Refuse what cannot become a file. Raises UsageError."""
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{flag} {path}: name a file in a folder that exists")
 
 
-def write(path: Path, report: Mapping[str, Any], shown: Sequence[Shown], title: str) -> None:
-    """Draw the report into a file, whole or not at all. Raises UsageError."""
+def write(path: Path, report: Json, shown: Shows, title: str) -> None:
+    """Draw the report into a file, whole or not at all."""
     import matplotlib
     from matplotlib.font_manager import get_font_names
 
@@ -96,20 +98,12 @@ def write(path: Path, report: Mapping[str, Any], shown: Sequence[Shown], title: 
         matplotlib.rc_context(STYLE | {"font.family": fonts}),
         warnings.catch_warnings(action="ignore"),  # a name may be in a script without a font
     ):
-        figure, kind = draw(report, shown, title), path.suffix[1:].lower()
-        try:
-            write_whole(path, lambda file: figure.savefig(file, format=kind, dpi=200))
-        except OSError as error:
-            raise UsageError(f"--plot {path} cannot be written: {error.strerror}") from error
+        figure = draw(report, shown, title)
+        save = functools.partial(figure.savefig, format=path.suffix[1:], dpi=200)
+        write_whole(path, save)
 
 
-def ranked(report: Mapping[str, Any], shown: Sequence[Shown]) -> list[tuple[Any, Shown]]:
-    """The runs with what is said of them, highest score first."""
-    pairs = zip(report["runs"], shown, strict=True)
-    return sorted(pairs, key=lambda pair: -(pair[0]["score"] or 0))
-
-
-def finding(report: Mapping[str, Any], shown: Sequence[Shown]) -> str:
+def finding(report: Json, shown: Shows) -> str:
     """What the report says, in one line."""
     reference, *others = report["runs"]
     if not others:
@@ -121,6 +115,18 @@ def finding(report: Mapping[str, Any], shown: Sequence[Shown]) -> str:
     return f"{len(others)} runs against {reference['name']}: {counts}"
 
 
+def legend(report: Json) -> str:
+    """What lines and band mean."""
+    others = len(report["runs"]) - 1
+    if not others:
+        return "Score with its 95 % interval, clustered by chat."
+    return (
+        "Thick line: 95 % interval of the difference, paired by question, clustered by chat."
+        f" Thin line: adjusted for {plural(others, 'run')}."
+        f" Band: ±{report['margin']:g}, the loss that would matter."
+    )
+
+
 def wrapped(text: str, columns: int, lines: int = 5) -> str:
     """`text` in at most so many lines of so many columns; wide characters count two."""
     # A NUL stands for the second column of a wide character.
@@ -129,58 +135,57 @@ def wrapped(text: str, columns: int, lines: int = 5) -> str:
     return filled.replace("\0", "")
 
 
-def rows_of(report: Mapping[str, Any], shown: Sequence[Shown]) -> list[Row]:
-    """What is drawn: every run, or every ability of a single one."""
-    rows = []
-    for run, said in ranked(report, shown):
-        name = wrapped(run["name"], 27)
-        point = 0 if said is shown[0] else run["difference"]
-        words = "\n".join(wrapped(text, 42) for text in (said.words, *said.hides))
+def rows_of(report: Json, shown: Shows) -> list[Row]:
+    """Every run, highest score first, or a single one and its abilities."""
+    rows: list[Row] = []
+    for run, said in zip(report["runs"], shown, strict=True):
+        point = run["difference"] if rows else 0
         ends = run["difference_low"], run["difference_high"]
-        adjusted = said.adjusted_low, said.adjusted_high
-        rows.append(Row(name, words, run["verdict"], run["score"], point, ends, adjusted))
+        rows.append(Row(run["name"], run, said, run["verdict"], point, ends))
     if len(rows) > 1:
-        return rows
-    for name, part in run["abilities"].items():
-        ends = part["low"], part["high"]
-        words = f"{interval(ends)}, n={part['n']}"
-        name = name.replace("_", " ")
-        rows.append(Row(name, words, "not worse", part["score"], part["score"], ends, ends))
-    return rows[1:]
+        return sorted(rows, key=lambda row: -(row.part["score"] or 0))
+    parts = {"overall": run, **run["abilities"]}
+    return [_ability_row(name, part) for name, part in parts.items()]
 
 
-def draw(report: Mapping[str, Any], shown: Sequence[Shown], title: str) -> Figure:
+def _ability_row(name: str, part: Json) -> Row:
+    ends = part["low"], part["high"]
+    said = Shown(f"{interval(*ends)}, n={part['n']}", *ends, None, [])
+    return Row(name.replace("_", " "), part, said, "not worse", part["score"], ends)
+
+
+def draw(report: Json, shown: Shows, title: str) -> Figure:
     """The figure. Its axis counts inches from the top, so that rows have room for their texts."""
     from matplotlib.figure import Figure
 
     rows = rows_of(report, shown)
-    *tops, end = itertools.accumulate((row.height for row in rows), initial=ABOVE)
+    heights = [GAP + LINE * max(text.count("\n") + 1 for text in row.texts()) for row in rows]
+    *tops, end = itertools.accumulate(heights, initial=ABOVE)
     height = end + BELOW
     figure = Figure(figsize=(WIDTH, height))
     place = (AXIS, BELOW / height, ACROSS, (end - ABOVE) / height)
-    axes = figure.add_axes(place, ylim=(end, ABOVE), yticks=[])
+    axes: Any = figure.add_axes(place, ylim=(end, ABOVE), yticks=[])
     put = functools.partial(axes.text, transform=axes.get_yaxis_transform(), va="center")
-    put(NAMES, 0.3, wrapped(finding(report, shown), 84, 2), size=11, weight="bold")
+    put(NAMES, 0.3, wrapped(finding(report, shown), 76, 2), size=11, weight="bold")
     put(NAMES, 0.65, wrapped(title, 110, 1), color=GREY)
-    for row, top in zip(rows, tops, strict=True):
-        y = top + row.height / 2
-        put(NAMES, y, row.name)
-        put(SCORES, y, number(row.score), ha="right")
-        put(WORDS, y, row.words)
+    for row, top, tall in zip(rows, tops, heights, strict=True):
+        y = top + tall / 2
+        name, words = row.texts()
+        put(NAMES, y, name)
+        put(SCORES, y, number(row.part["score"]), ha="right")
+        put(WORDS, y, words)
         colour, marker = LOOKS[row.verdict]
-        axes.plot(row.adjusted, (y, y), color=colour, linewidth=1)
-        axes.plot(row.interval, (y, y), color=colour, linewidth=3.2, solid_capstyle="butt")
+        adjusted = (row.said.adjusted_low, row.said.adjusted_high)
+        axes.plot(adjusted, (y, y), color=colour, linewidth=1)
+        axes.plot(row.ends, (y, y), color=colour, linewidth=3.2, solid_capstyle="butt")
         axes.plot([row.point], [y], marker, color=colour, markersize=8, markeredgecolor="white")
+    put(NAMES, height - 0.2, wrapped(legend(report), 120), color=GREY)
     if len(shown) == 1:
-        axes.set(xlim=(0, 1), xlabel="score with 95 % interval, clustered by chat")
+        axes.set(xlim=(0, 1), xlabel="score")
         return figure
     margin = report["margin"]
     axes.axvspan(-margin, margin, color=BAND, zorder=0)
     axes.axvline(0, color=GREY, linewidth=0.8, zorder=1)
-    axes.locator_params(axis="x", nbins=4)
     axes.set_xlabel("← lower     difference to the reference     higher →")
-    notes = (
-        f"{LINES} {plural(len(shown) - 1, 'run')}. Band: ±{margin:g}, the loss that would matter."
-    )
-    put(NAMES, height - 0.2, wrapped(notes, 120), color=GREY)
+    axes.locator_params(axis="x", nbins=4)
     return figure
