@@ -15,6 +15,7 @@ from typing import BinaryIO
 from beam_common.messages import StoppedEarly, UsageError, say
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+MAKE_ROOM = "make room or mend the drive, then start again"
 REFUSED_BY_DRIVE = (errno.EPERM, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS, errno.ENOTTY)
 
 
@@ -43,14 +44,17 @@ def placeholder(content: bytes) -> str:
     if start.startswith(b"<"):
         return "an HTML page, not the file itself: fetch it anew"
     if start.startswith(b"404: Not Found"):
-        return "a server's \"404: Not Found\", not the file itself: fetch it anew"
+        return 'a server\'s "404: Not Found", not the file itself: fetch it anew'
     return ""
 
 
 def open_maybe_gzip(path: Path) -> BinaryIO:
     """The file's bytes, unpacked if it is a gzip file."""
     file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-    return gzip.open(file) if is_gzip(file) else file  # type: ignore[return-value]
+    if not is_gzip(file):
+        return file
+    file.close()  # closing a reader of gzip would not
+    return gzip.open(path)  # type: ignore[return-value]
 
 
 def sync(fd: int) -> None:
@@ -61,7 +65,8 @@ def sync(fd: int) -> None:
         if error.errno not in REFUSED_BY_DRIVE:
             raise
         _say_once(
-            f"warning: this drive refuses to flush files ({error.strerror}); a power loss may cost rows"
+            f"warning: this drive refuses to flush files ({error.strerror}); a power loss may cost "
+            "rows"
         )
 
 
@@ -70,13 +75,18 @@ def _say_once(text: str) -> None:
     say(text)
 
 
+def check_regular(path: Path) -> None:
+    """OSError where a folder, a device, a pipe or a link stands in the place of a file to write."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Let `write` fill a new file beside `path`, then put it in its place: whole or not at all.
 
-    What is there and no regular file (a device, a link) is never replaced: OSError.
+    What is there and no regular file is never replaced: OSError.
     """
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    check_regular(path)
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
     fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
@@ -104,11 +114,12 @@ def _umask() -> int:
 
 def unwritable(path: Path, error: OSError) -> UsageError | StoppedEarly:
     """What to raise for a file that cannot be written: StoppedEarly where the disk is full."""
+    reason = f"{path} cannot be written: {error.strerror or error}"
     if error.errno in NO_ROOM:
-        return StoppedEarly(
-            f"{path} cannot be written: {error.strerror}; make room, then start again"
-        )
-    return UsageError(f"{path} cannot be written: {error.strerror or error}; name another --output")
+        return StoppedEarly(f"{reason}; {MAKE_ROOM}")
+    if isinstance(error, FileNotFoundError):
+        return UsageError(f"{reason}; create the folder first")
+    return UsageError(f"{reason}; name another --output")
 
 
 def sidecar_path(output: Path, ending: str) -> Path:

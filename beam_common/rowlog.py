@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from beam_common.files import NO_ROOM, is_gzip, sync, unwritable, write_whole
-from beam_common.jsonl import BOM, Line, Wanted, encode_row, parse_line, read_lines, supersedes
+from beam_common.files import (
+    MAKE_ROOM,
+    check_regular,
+    is_gzip,
+    sync,
+    unwritable,
+    write_whole,
+)
+from beam_common.jsonl import (
+    BOM,
+    Line,
+    Wanted,
+    encode_row,
+    latest,
+    parse_line,
+    read_lines,
+    supersedes,
+)
 from beam_common.messages import StoppedEarly, UsageError, plural, say
 from beam_common.rows import Row, key_of
 
@@ -22,7 +37,7 @@ def output_path(text: str) -> Path:
     path = Path(text)
     if path.suffix not in ("", ".jsonl") or not path.name:
         raise UsageError(f"--output {text}: name a file that ends in .jsonl")
-    return path.resolve() if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 class RowLog:
@@ -44,19 +59,20 @@ class RowLog:
         self.rows: dict[Any, Row] = {}
         self._key, self._keep = key, keep
         self._has_superseded = False
+        self._created = False
         self._size = 0
         self._fd = -1
         self._pending: list[tuple[Row, asyncio.Future[None]]] = []
         self._saving: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        self._created = not self.path.exists()
-        self._open()
         try:
+            check_regular(self.path)
+            self._open()
             self._read()
         except OSError as error:
             self._close()
-            raise unwritable(self.path, error) from error
+            raise unwritable(Path(error.filename or self.path), error) from error
         except BaseException:
             self._close()
             raise
@@ -76,10 +92,8 @@ class RowLog:
         except OSError as error:
             with contextlib.suppress(OSError):  # else the next start finds a torn end
                 os.ftruncate(self._fd, self._size)
-            way_out = "make room" if error.errno in NO_ROOM else "mend that"
-            raise StoppedEarly(
-                f"{self.path} cannot be written: {error.strerror}; {way_out}, then start again"
-            ) from error
+            reason = f"{self.path} cannot be written: {error.strerror}"
+            raise StoppedEarly(f"{reason}; {MAKE_ROOM}") from error
         for row in rows:
             self._note(row)
         if not self._is_at_path() or os.fstat(self._fd).st_size != self._size:
@@ -114,13 +128,12 @@ class RowLog:
         """Leave one line a key: the one that counts. The last thing to be done with the log."""
         if not self._has_superseded or not self._is_at_path():
             return
-        counting: dict[Hashable, tuple[Row, int]] = {}
-        for line in read_lines(self.path, self.wanted):
-            if line.row is not None:
-                key = self._key(line.row)
-                if key not in counting or supersedes(line.row, counting[key][0]):
-                    counting[key] = (self._keep(line.row), line.start)
-        kept = {start for _, start in counting.values()}
+        rows = (
+            {"key": self._key(line.row), "error": line.row.get("error"), "start": line.start}
+            for line in read_lines(self.path, self.wanted)
+            if line.row is not None
+        )
+        kept = {row["start"] for row in latest(rows, lambda row: row["key"]).values()}
 
         def write(file: BinaryIO) -> None:
             for line in read_lines(self.path, self.wanted):
@@ -139,31 +152,20 @@ class RowLog:
     # -- opening ---------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        if self.path.exists() and not self.path.is_file():
-            what = "a directory" if self.path.is_dir() else "no regular file"
-            raise UsageError(f"--output {self.path} is {what}; name a file")
-        access = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        try:
-            while True:
-                self._fd = os.open(self.path, access, 0o666)
-                self._lock()
-                if self._is_at_path():
-                    return
-                os.close(self._fd)  # another file took its place meanwhile
-        except FileNotFoundError as error:
-            raise UsageError(
-                f"--output {self.path}: the folder does not exist; create it first"
-            ) from error
-        except OSError as error:
-            raise UsageError(
-                f"--output {self.path} cannot be opened for writing: {error.strerror}"
-            ) from error
+        access = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        while True:
+            created = not self.path.exists()
+            self._fd = os.open(self.path, access, 0o666)
+            self._lock()
+            if self._is_at_path():
+                break
+            self._close()  # another file took its place meanwhile
+        self._created = created  # it is ours: until it was locked it may have been another's
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._fd)
             raise UsageError(
                 f"{self.path} is being written by another process; wait for it, stop it, or use "
                 "another --output"
@@ -215,14 +217,8 @@ class RowLog:
         line = parse_line(torn.number, torn.start, whole, self.wanted)
         keep = len(whole) if line and line.row is not None else 0
         place = Path(f"{self.path}.damaged")
-        access = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        try:
-            fd = os.open(place, access, 0o666)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise UsageError(f"{place} is a link; move it away, then start again") from error
-            raise
-        with os.fdopen(fd, "ab") as file:
+        check_regular(place)
+        with open(place, "ab") as file:
             file.write(torn.raw[keep:].rstrip(b"\n") + b"\n")
             file.flush()
             sync(file.fileno())
