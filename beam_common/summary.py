@@ -140,9 +140,9 @@ def _read_verdicts(path: Path) -> tuple[Counter[str] | None, dict[QuestionKey, l
 # Text.
 
 
-def label(text: str) -> str:
+def label(text: str, limit: int = 120) -> str:
     """A name that may hold anything, to be shown: one line that can be encoded, not too long."""
-    return one_line(text, 120).encode("utf-8", "backslashreplace").decode()
+    return one_line(text, limit).encode("utf-8", "backslashreplace").decode()
 
 
 def number(value: float | None, digits: int = 3, sign: str = "") -> str:
@@ -171,7 +171,7 @@ def summary_lines(run: Run) -> list[str]:
     lines = [f"=== BEAM summary (n={overall.n}) ===", f"overall: {number(overall.mean, 4)}"]
     table = [f"{'':28}{'95 % interval':16}half points", _table_row("overall", run, run.scores)]
     for ability, scores in by_ability(run.scores).items():
-        name = f"  {one_line(ability, 24)}"
+        name = f"  {label(ability, 24)}"
         lines.append(f"{name}: {number(mean(scores.values()), 4)} (n={len(scores)})")
         table.append(_table_row(name, run, scores))
     lines += ["", *judge_trouble(run), *table]
@@ -263,4 +263,4 @@ def origin_lines(run: Run) -> list[str]:
     if set(served) - {run.origin("model")}:
         lines.insert(2, "served as: " + ", ".join(f"{name} ({n})" for name, n in served.items()))
     names = [run.path, sidecar_path(run.path, ".verdicts.jsonl"), *run.answer_files]
-    return [one_line(line) for line in [*lines, f"files: {', '.join(map(str, names))}"]]
+    return [label(line, 300) for line in [*lines, f"files: {', '.join(map(str, names))}"]]
