@@ -263,4 +263,4 @@ def origin_lines(run: Run) -> list[str]:
     if set(served) - {run.origin("model")}:
         lines.insert(2, "served as: " + ", ".join(f"{name} ({n})" for name, n in served.items()))
     names = [run.path, sidecar_path(run.path, ".verdicts.jsonl"), *run.answer_files]
-    return [label(line, 300) for line in [*lines, f"files: {', '.join(map(str, names))}"]]
+    return [label(line, 1000) for line in [*lines, f"files: {', '.join(map(str, names))}"]]
