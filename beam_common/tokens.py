@@ -29,9 +29,6 @@ VOCABULARY_FILE = "tiktoken.model"
 # has four more.
 _BLANK = "[\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _EVERYTHING = "(?s:.+)"  # a split pattern that keeps a text in one piece
-# The regular expressions of other tokenizers give up on runs of some million characters, so longer
-# texts are cut, before a space where there is one: a few tokens more or less for each cut.
-_PART = re.compile(r"(?s).{1,200000}(?= |\Z)|.{1,200000}")
 FEWEST_TOKENS = 256  # a vocabulary with fewer tokens than there are bytes is a shell without files
 PLAIN = {"add_special_tokens": False, "split_special_tokens": True}
 
@@ -111,7 +108,7 @@ class BundledCounter:
         self.count(["a trial"])
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        return [self._count(well_formed(text)) for text in texts]
+        return [self._count(text) for text in texts]
 
     def _count(self, text: str) -> int:
         stretches, runs = without_long_blanks(text, self.most_blanks)
@@ -129,7 +126,7 @@ class BundledCounter:
     def _encoder(self, pattern: str) -> Callable[[str], list[int]]:
         import tiktoken
 
-        encoding = tiktoken.Encoding(
+        encoding = tiktoken.Encoding(  # which itself reads lone surrogates as U+FFFD
             self.name, pat_str=pattern, mergeable_ranks=self._ranks, special_tokens={}
         )
         return encoding.encode_ordinary
@@ -170,10 +167,7 @@ class LibraryCounter:
         self.count(["a trial"])
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        return [sum(map(self._count, _PART.findall(well_formed(text)))) for text in texts]
-
-    def _count(self, part: str) -> int:
-        return len(self._encode(part, **PLAIN)["input_ids"])
+        return [len(self._encode(well_formed(text), **PLAIN)["input_ids"]) for text in texts]
 
     @functools.cached_property
     def _encode(self) -> Any:
