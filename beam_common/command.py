@@ -51,9 +51,7 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def wrapped(argv: Sequence[str] | None = None) -> int:
-        for stream in (sys.stdout, sys.stderr):
-            if reconfigure := getattr(stream, "reconfigure", None):
-                reconfigure(errors="backslashreplace", line_buffering=True)
+        _prepare_streams()
         before = _catch_signals()
         try:
             return main(argv)
@@ -89,6 +87,15 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
     return wrapped
 
 
+def _prepare_streams() -> None:
+    """Let any text be printed at once. What is written to a closed stream goes nowhere."""
+    for name in ("stdin", "stdout", "stderr"):  # so each gets its number before a file of ours does
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - for the rest of the process
+        if reconfigure := getattr(getattr(sys, name), "reconfigure", None):
+            reconfigure(errors="backslashreplace", line_buffering=True)
+
+
 def _catch_signals() -> Mapping[int, Any]:
     """Let SIGTERM and SIGHUP raise Terminated; ignored ones stay ignored. Gives what was before."""
     if threading.current_thread() is not threading.main_thread():
@@ -109,6 +116,9 @@ def _unforeseen(error: Exception) -> int:
     """Say what no program of ours expected; the exit code."""
     if isinstance(error, OSError) and error.filename and error.errno in NO_WAY_TO_A_FILE:
         say(f"error: {error.filename}: {error.strerror}; name another file, or change its rights")
+        return 2
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        say("error: the working directory is gone; change to one that is there")
         return 2
     if isinstance(error, OSError) and error.errno in NO_ROOM:  # stdout is a file on a full disk
         _give_up_stdout()
