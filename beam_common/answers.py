@@ -87,6 +87,8 @@ def describe(paths: Sequence[Path], allow_mixed: bool) -> Row:
 def missing_shards(records: Sequence[Json]) -> list[str]:
     """The shards, as `I/N`, of which no answers are there although there are others of the N."""
     there = {shard for record in records for shard in record.get("shard", [])}
+    if "1/1" in there:
+        return []
     parts = {int(found[1]) for shard in there if (found := re.fullmatch(r"\d+/(\d+)", shard))}
     wanted = [f"{i}/{n}" for n in sorted(parts) for i in range(1, n + 1)]
     return [shard for shard in wanted if shard not in there]

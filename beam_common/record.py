@@ -56,19 +56,20 @@ class Record:
     def __init__(self, path: Path, content: Row, asked: str) -> None:
         self._path, self.content, self._asked = path, content, asked
         self._served: Counter[str] = Counter(content.get("served", {}))
-        self._model = ""
 
     def note_model(self, reply: Reply) -> bool:
-        """Count the model that a reply names; whether it is a new one, which is told."""
+        """Count the model that a reply names; whether it is a new one.
+
+        One that was not asked for, or is named after another, is told of once.
+        """
         if not reply.model:
             return False
         name = reply.model + (f" via {reply.provider}" if reply.provider else "")
         name = one_line(name, 200)
         new = name not in self._served
-        self._served[name] += 1
-        if name != self._model and (new or self._model) and reply.model != self._asked:
+        if new and (self._served or reply.model != self._asked):
             say(f"note: the endpoint names the model that answers {name} (asked: {self._asked})")
-        self._model = name
+        self._served[name] += 1
         return new
 
     def save(self) -> None:

@@ -20,7 +20,7 @@ FIRST_ANSWERS = 10  # that all end at the length limit
 SHARE_OF_OUR_COUNT = 0.5  # prompt tokens reported below this share of ours: a silent cut
 BYTES_A_TOKEN = 8  # more than any text has
 EQUAL_COUNTS = 3  # of prompts that differ by so many bytes:
-DIFFERENT_LENGTH = 64
+DIFFERENT_LENGTH = 96  # three questions of one chat may have as many tokens, and hardly differ so
 NO_ROOM_SHARE = 0.5  # of max_tokens; an answer cut below it ran into the server's own window
 
 
