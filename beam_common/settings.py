@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from beam_common.files import unwritable, write_whole
 from beam_common.messages import UsageError, one_line, say, without_secrets
 from beam_common.rows import VERSION, Json, Row
 
-# What a sidecar may hold and of which shape.
-SHAPES = {
-    "program": str,
-    "output": str,
-    "started": list,
-    "settings": dict,
-    "data": dict,
-    "answers": dict,
-    "selected": dict,
-    "served": dict,
-    "shrunk": dict,
-    "shard": list,
-    "files": list,
-    "foreign": list,
-    "mixed": bool,
+# What a sidecar may hold, by its shape; `answers` is such a record, too.
+SHAPES: dict[Any, str] = {
+    str: "program output",
+    bool: "mixed",
+    dict: "settings data answers",
+    dict[str, int]: "served shrunk",
+    dict[str, dict[str, int]]: "selected",
+    list[str]: "started shard missing_shards files foreign",
 }
+LOCAL = re.compile(r"https?://(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])(:|/|$)")
 
 
 def load_sidecar(path: Path) -> Row | None:
@@ -43,14 +38,27 @@ def load_sidecar(path: Path) -> Row | None:
             f"{path}: the settings of the earlier run cannot be read ({one_line(str(error), 80)}); "
             "move the file away to go on without them, or write to another --output"
         ) from error
-    is_ours = isinstance(content, dict) and str(content.get("program")).startswith("beam_")
-    if not is_ours or not all(
-        isinstance(content.get(n, shape()), shape) for n, shape in SHAPES.items()
-    ):
+    is_ours = _is_record(content) and content.get("program", "").startswith("beam_")
+    if not is_ours or not _is_record(content.get("answers", {})):
         raise UsageError(
             f"{path}: not the settings of a run; move the file away or write to another --output"
         )
     return dict(content)
+
+
+def _is_record(content: Any) -> bool:
+    named = ((shape, name) for shape, names in SHAPES.items() for name in names.split())
+    return isinstance(content, dict) and all(
+        _is_a(content[name], shape) for shape, name in named if name in content
+    )
+
+
+def _is_a(value: Any, shape: Any) -> bool:
+    """Whether a JSON value is of a type such as `dict[str, int]`."""
+    if not isinstance(value, get_origin(shape) or shape):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return all(_is_a(item, of) for of in get_args(shape)[-1:] for item in items)
 
 
 def save_sidecar(path: Path, content: Json) -> None:
@@ -65,7 +73,7 @@ def save_sidecar(path: Path, content: Json) -> None:
 def differences(recorded: Json, now: Json) -> list[str]:
     """What differs between two records in what binds: settings, data, and those of the answers.
 
-    One text each: `temperature (recorded 1.0, now 0.7)`.
+    One text each: `temperature (recorded 1.0, now 0.7)`. Addresses of this machine are one.
     """
     found = _different("", recorded.get("settings", {}), now.get("settings", {}))
     data = [_data_of(record) for record in (recorded, now)]
@@ -89,7 +97,8 @@ def _different(name: str, recorded: Any, now: Any) -> list[str]:
         names = dict.fromkeys([*recorded, *now])
         parts = (_different(name, recorded.get(name), now.get(name)) for name in names)
         return [text for part in parts for text in part]
-    if recorded == now:
+    here = name == "base_url" and LOCAL.match(str(recorded)) and LOCAL.match(str(now))
+    if here or recorded == now:
         return []
     return [f"{name} (recorded {_shown(recorded)}, now {_shown(now)})"]
 
@@ -111,10 +120,12 @@ def bind_settings(path: Path, new: Row, *, binding: bool, allow_mixed: bool) -> 
     new = without_secrets({"version": VERSION, **new})
     earlier = load_sidecar(path) or {}
     for name in ("program", "output"):
-        if earlier.get(name, new[name]) != new[name]:
+        other = earlier.get(name, new[name])
+        renamed = name == "output" and not (path.parent / str(other)).exists()
+        if other != new[name] and not renamed:
             raise UsageError(
-                f"{path} holds the settings of {earlier[name]}, which this run would replace; name "
-                "another --output"
+                f"{path} holds the settings of {other}, which this run would replace; name another "
+                "--output"
             )
     if not binding:
         return new, {}
