@@ -1,54 +1,50 @@
-"""Soak run: an endpoint that misbehaves at random, 2,000 questions, the program killed and restarted ten times.
+"""Soak run: a misbehaving endpoint, 2,000 questions, the program killed and restarted ten times.
 
-    python benchmarks/soak.py [--questions 2000] [--kills 10] [--share 0.2] [--seed 1] [--judge]
+    python benchmarks/soak.py [--questions 2000] [--kills 10] [--share 0.2] [--seed 1]
 
-Every fifth reply is some trouble after which a request is worth another attempt: statuses, errors inside replies, cut and
-reset replies, silence, streams without an end. In the middle the endpoint is gone for a while (connection refused).
-beam_generate.py runs against it with its waits shortened a hundred times, is killed with SIGKILL at random moments, and
-started again with the same command. --judge does the same with beam_judge.py, on the answers of 700 questions.
+Every fifth reply is some trouble after which a request is worth another attempt. For the last third
+of the run the endpoint takes four requests at a time and refuses the others; five answers before
+the end it is gone, for longer than all attempts of a question take. Waits are a hundred times
+shorter; kills are SIGKILL at random moments, each start is the same command. The same then for
+beam_judge.py, with 700 answers of two criteria. What must hold, by the endpoint's own record and
+by the files as they are found after each kill:
 
-What must hold in the end, by the endpoint's own record of replies and by the file as it is found after each kill:
+- everything stands in the output exactly once, with what the endpoint replied, without an error
+- nothing that was on disk is asked again, nor what was answered within one start
+- good replies that are lost at a kill are no more than there are places
 
-- every question stands in the file exactly once, with the answer that the endpoint gave to it, and without an error
-- no question whose row was on disk was asked again, and none within one run once its answer was complete
-- good replies that brought no row are those that were in flight or being saved at a kill, no more than there are places
-  (for the judge: and first verdicts of questions whose second one had not come)
-
-Takes about a minute; prints how often each trouble was survived; exit code 1 when a claim fails.
+Takes two minutes; prints how often each trouble was survived; exit code 1 when a claim fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-
-from bench_measure import beside, conditions, question_rows, start_child, table, verdict, workplace, write_rows
+from bench_measure import VERDICT, Budgets, launcher, small_run, workplace
 from scripted_endpoint import (
     Answer,
     Recorded,
     ScriptedEndpoint,
+    after,
     chunk,
     completion,
     criterion_of,
     drop,
     event_of,
     hang,
-    is_judge,
     pieces,
     question_of,
     raw,
@@ -58,25 +54,19 @@ from scripted_endpoint import (
     status,
 )
 
-EACH = 20  # questions about a chat
-CONCURRENCY = 16
-TIMEOUT = 5  # seconds of silence that the program bears
-SHORTER = 100  # times, the waits between attempts
-OUTAGE = 0.3  # seconds
-LAST_REPLIES = 0.2  # seconds before it, for replies that are on their way
-GONE = "connection refused (times gone)"
+CONCURRENCY, PLACES, TIMEOUT, SHORTER = 16, 4, 3, 100
 SLOWEST = 0.06  # seconds until a reply begins
-RARE = 4  # times at most, troubles that take seconds each
-LONGEST_RUN = 300.0  # seconds
+OUTAGE = 3.0  # seconds; eight attempts with shortened waits take 1.3
+LIMITED_FROM, TAIL = 2 / 3, 5  # share of the good replies, good replies before the end
+RARE = 3  # times at most, troubles that take seconds each
 JUDGED = 700  # answers
 
-Key = tuple[str, str]  # what a request asks: (question, criterion), the latter empty for a question
-
-# ---------------------------------------------------------------------------------------------------------------
-# Trouble.
-
+Key = tuple[str, str]  # what a request asks: question, criterion
 HTML = "<html><body><h1>504 Gateway Time-out</h1></body></html>"
-TWO_PIECES = [chunk("", role="assistant"), chunk("half an "), chunk("answer")]
+HALF = [chunk("", role="assistant"), chunk("half an "), chunk("answer")]
+CUT = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n" + b" " * 99
+)
 
 
 def inside(**error: Any) -> Answer:
@@ -84,366 +74,186 @@ def inside(**error: Any) -> Answer:
     return status(200, {"error": {"message": "upstream trouble", **error}})
 
 
-def without_choices(choices: Any) -> Answer:
-    return status(200, {**completion("unused"), "choices": choices})
-
-
-def absent_choices() -> Answer:
-    return status(200, {name: value for name, value in completion("unused").items() if name != "choices"})
-
-
-def cut_body() -> Answer:
-    return raw(
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n" + b'{"id": "x", ' * 9
-    )
-
-
-STATUSES = (408, 409, 425, 429, 500, 502, 520, 522, 524, 529)
 TROUBLE: Mapping[str, Callable[[], Answer]] = {
-    **{f"status {code}": partial(status, code) for code in STATUSES},
-    "status 503, loading": lambda: status(503, {"error": {"message": "Loading model", "code": 503}}),
+    **{f"status {n}": partial(status, n) for n in (408, 409, 425, 429, 500, 502, 520, 524, 529)},
+    "status 503, loading": lambda: status(503, {"error": {"message": "Loading model"}}),
     "status 504, HTML": lambda: status(504, HTML, content_type="text/html"),
     "429, retry-after-ms": lambda: status(429, headers={"retry-after-ms": "40"}),
-    "429, Retry-After 1": lambda: status(429, headers={"Retry-After": "1"}),
-    "200, error 502 inside": lambda: inside(code=502),
-    "200, error 429 inside": lambda: inside(code=429),
-    "200, error by name inside": lambda: inside(type="overloaded_error"),
-    "choices []": lambda: without_choices([]),
-    "choices null": lambda: without_choices(None),
-    "choices absent": absent_choices,
-    "message null": lambda: without_choices([{"index": 0, "message": None, "finish_reason": "stop"}]),
-    "finish_reason error": lambda: say("half", finish_reason="error"),
-    "finish_reason abort": lambda: say("half", finish_reason="abort"),
-    "finish_reason no resource": lambda: say("half", finish_reason="insufficient_system_resource"),
-    "body cut": cut_body,
-    "body not ended": lambda: pieces([b'{"id": "x", "choices": '], then="close"),
-    "JSON ends in a string": lambda: status(200, b'{"choices": [{"message": {"content": "half an ans'),
-    "body empty": lambda: status(200, b""),
-    "closed without a reply": drop,
-    "reset without a reply": reset,
-    "reset after the headers": lambda: pieces([b'{"id": '], then="reset"),
+    "429, Retry-After: 1": lambda: status(429, headers={"Retry-After": "1"}),
+    "200, error 502 inside": partial(inside, code=502),
+    "200, error 429 inside": partial(inside, code=429),
+    "200, no choices": lambda: status(200, {**completion(""), "choices": []}),
+    "connection closed": drop,
+    "connection reset": reset,
+    "body cut": partial(raw, CUT),
+    "chunked body cut": lambda: pieces([b'{"choices": [{"mess'], then="close"),
+    "JSON cut": lambda: status(200, b'{"choices": [{"mess'),
     "silence": hang,
-    "stream without an end": lambda: sse(TWO_PIECES, ending="none"),
-    "stream cut": lambda: sse(TWO_PIECES, ending="cut"),
-    "stream reset": lambda: sse(TWO_PIECES, ending="reset"),
-    "stream falls silent": lambda: sse(TWO_PIECES, ending="hang"),
-    "error in the stream": lambda: sse(
-        [*TWO_PIECES, {"error": {"message": "worker died", "code": 500}}], ending="none"
-    ),
-    "event that is no JSON": lambda: sse([*TWO_PIECES, event_of("{half")], ending="none"),
+    "stream without its end": lambda: sse(HALF, "none"),
+    "stream that is only done": lambda: sse(HALF),
+    "stream cut": lambda: sse(HALF, "cut"),
+    "stream reset": lambda: sse(HALF, "reset"),
+    "stream falls silent": lambda: sse(HALF, "hang"),
+    "error in a stream": lambda: sse([*HALF, {"error": {"message": "died", "code": 500}}]),
+    "event that is no JSON": lambda: sse([*HALF, event_of("{half")], "none"),
 }
-TAKES_SECONDS = ("429, Retry-After 1", "silence", "stream falls silent")
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The endpoint and its record.
-
-
-@dataclass
-class Asked:
-    """One request: what it asked, in which start of the program, when; `replied` is when a good reply was complete."""
-
-    key: Key
-    run: int
-    at: float
-    trouble: str | None = None
-    replied: float | None = None
-
-
-def answer_to(request: Recorded) -> str:
-    """What the endpoint answers when it is well: for a question a text of its own, for a judge's call a verdict."""
-    if not is_judge(request):
-        return f"answer to: {question_of(request)}"
-    if criterion_of(request):
-        return '{"score": 1.0, "reason": "as asked"}'
-    return '{"all_present": true, "order_correct": true, "score": 1.0, "explanation": "as asked"}'
+SLOW = ("429, Retry-After: 1", "silence", "stream falls silent")
 
 
 @dataclass
 class Misbehaving:
-    """A script for the endpoint: answers after a moment, or is in trouble."""
+    """A script for the endpoint, and its record by the requests' numbers."""
 
     share: float
     chance: random.Random
-    run: int = 0
-    record: list[Asked] = field(default_factory=list)
+    down: bool = False
+    good: int = 0
+    asked: dict[int, Key] = field(default_factory=dict)
+    trouble: dict[int, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    good: int = 0
-    leaving: bool = False  # the endpoint is about to be gone: no more good replies, they might be cut
 
     def __call__(self, request: Recorded) -> Answer:
+        key = question_of(request), criterion_of(request)
         with self.lock:
-            asked = Asked((question_of(request), criterion_of(request)), self.run, time.monotonic(), self._trouble())
-            self.record.append(asked)
-            moment = self.chance.uniform(0, SLOWEST)
-        time.sleep(moment)
-        with self.lock:
-            if self.leaving and not asked.trouble:
-                asked.trouble = GONE
-            if not asked.trouble:
-                asked.replied = time.monotonic()
-                self.good += 1
-        if asked.trouble:
-            return TROUBLE.get(asked.trouble, drop)()
-        return say(answer_to(request))
+            if request.messages[1:] or key[1]:  # else a probe
+                self.asked[request.number] = key
+            kind = "gone" if self.down else self._trouble()
+            if kind:
+                self.counts[kind] += 1
+                self.trouble[request.number] = kind
+                return TROUBLE.get(kind, drop)()
+            self.good += request.number in self.asked
+            return after(self.chance.uniform(0, SLOWEST), say(reply_to(*key)))
 
-    def _trouble(self) -> str | None:
-        if self.chance.random() >= self.share:
-            return None
+    def _trouble(self) -> str:
         kind = self.chance.choice(list(TROUBLE))
-        while kind in TAKES_SECONDS and self.counts[kind] >= RARE:
-            kind = self.chance.choice(list(TROUBLE))
-        self.counts[kind] += 1
-        return kind
+        rare = kind in SLOW and self.counts[kind] >= RARE
+        return "" if rare or self.chance.random() >= self.share else kind
+
+    def answered(self, requests: list[Recorded], until: float) -> dict[Key, float]:
+        """What was answered well until then, and when first."""
+        found: dict[Key, float] = {}
+        for request in requests:
+            key, at = self.asked.get(request.number), request.answered or math.inf
+            if key and request.number not in self.trouble and at <= until:
+                found[key] = min(at, found.get(key, at))
+        return found
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The runs.
-
-
-@dataclass
-class Job:
-    """What is soaked: the arguments of a program, the file of its rows, and what a row says is done."""
-
-    name: str
-    arguments: list[str]
-    output: Path
-    expected: int  # rows
-    requests: int  # good replies that it takes at the least
-    unsaved: int  # at most so many good replies are in flight or not yet saved at a kill
-    keys_of: Callable[[Mapping[str, Any]], list[Key]]  # what need not be asked again, by a row
-
-
-@dataclass
-class Outcome:
-    """What came of a soak run."""
-
-    asked_again: list[Asked] = field(default_factory=list)
-    wasted: list[int] = field(default_factory=list)  # good replies without a row, at each kill
-    in_flight: list[int] = field(default_factory=list)  # requests without a whole reply, at each kill
-    starts: int = 0
-    last_code: int | None = None
-    last_words: str = ""
+def reply_to(question: str, criterion: str) -> str:
+    return VERDICT if criterion else f"answer to: {question}"
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
     """The whole rows on disk; what a kill has torn off at the end is none."""
-    if not path.exists():
-        return
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            row = json.loads(line) if line else None
-        except ValueError:
-            continue
-        if row is not None:
-            yield row
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
+        yield json.loads(line)
 
 
-def soak(job: Job, script: Misbehaving, port: int, kills: int) -> Outcome:
-    """Start, kill, look at the file, start again; the last start may end by itself."""
-    outcome, chance = Outcome(), random.Random(script.chance.random())
-    moments = sorted(int(job.requests * (number + chance.random()) / (kills + 1)) for number in range(kills))
-    outage = chance.randrange(kills + 1)
-    with tempfile.TemporaryFile() as said:
-        while True:
-            done = {key for row in rows_of(job.output) for key in job.keys_of(row)}
-            script.run, outcome.starts = outcome.starts, outcome.starts + 1
-            first = len(script.record)
-            endpoint = ScriptedEndpoint(script, port).__enter__()
-            said.seek(0)
-            said.truncate()
-            process = start_child(job.arguments, said, said)
-            goal = moments[script.run] if script.run < kills else None
-            if script.run == outage:
-                endpoint = gone_for_a_while(endpoint, script, port, process)
-            killed_at = watch(process, script, goal, chance)
-            endpoint.__exit__(None, None, None)
-            here = script.record[first:]
-            outcome.asked_again += repeated(here, done)
-            if killed_at is None:
-                said.seek(0)
-                outcome.last_words = said.read().decode("utf-8", "replace")[-3000:]
-                outcome.last_code = process.returncode
-                return outcome
-            saved = {key for row in rows_of(job.output) for key in job.keys_of(row)}
-            complete = [a for a in here if a.replied is not None and a.replied <= killed_at]
-            outcome.wasted.append(sum(a.key not in saved for a in complete))
-            outcome.in_flight.append(in_flight(here, killed_at))
+class Soak:
+    def __init__(self, program: str, folder: Path, calls: int, script: Misbehaving) -> None:
+        self.script, self.calls = script, calls
+        self.endpoint = ScriptedEndpoint(script, keep_bodies=False)
+        flags = small_run(program, folder, calls, self.endpoint.base_url)
+        self.output = folder / ("scores.jsonl" if program == "beam_judge.py" else "answers.jsonl")
+        self.record = folder / program.replace("beam_judge.py", "scores.verdicts.jsonl")
+        if program == "beam_generate.py":
+            self.record = self.output
+        flags += ["--concurrency", CONCURRENCY, "--timeout", TIMEOUT, "--output", self.output]
+        self.command = [sys.executable, *map(str, [*launcher(program, SHORTER), *flags])]
+        judged = rows_of(folder / "judged.jsonl")
+        self.questions = {row["question_index"]: row["question"] for row in judged}
+        self.lost: list[int] = []  # good replies without a row, at each kill
+        self.again: list[Key] = []
+        self.code: int | None = None
+
+    def saved(self) -> set[Key]:
+        rows = [row for row in rows_of(self.record) if row["error"] is None]
+        if not self.questions:
+            return {(row["question"], "") for row in rows}
+        return {(self.questions[row["question_index"]], row["criterion"]) for row in rows}
+
+    def run(self, kills: int) -> None:
+        chance = random.Random(self.script.chance.random())
+        moments = [self.calls * (n + chance.random()) / (kills + 1) for n in range(kills)]
+        with self.endpoint:
+            for goal in [*moments, math.inf]:
+                done, first = self.saved(), len(self.endpoint.requests)
+                killed_at = self.start(goal, chance)
+                self.endpoint.wait_until(lambda: not self.endpoint.connections)
+                requests = self.endpoint.requests[first:]
+                answered = self.script.answered(requests, killed_at)
+                self.lost.append(len(answered.keys() - self.saved()))
+                for request in requests:
+                    key = self.script.asked.get(request.number)
+                    if key and (key in done or answered.get(key, math.inf) < request.received):
+                        self.again.append(key)
+
+    def start(self, goal: float, chance: random.Random) -> float:
+        """One start; killed soon after so many good replies. When, or infinity."""
+        script = self.script
+        with open(self.output.with_suffix(".log"), "ab") as log:
+            process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        while process.poll() is None:
+            limited = script.good >= self.calls * LIMITED_FROM
+            self.endpoint.places = PLACES if limited else math.inf
+            if script.good >= self.calls - TAIL and not script.counts["gone"]:
+                script.down = True
+                time.sleep(OUTAGE)
+                script.down = False
+            if script.good >= goal:
+                time.sleep(chance.uniform(0, 2 * SLOWEST))
+                killed_at = time.monotonic()
+                process.kill()
+                process.wait()
+                return killed_at
+            time.sleep(0.002)
+        self.code = process.returncode
+        return math.inf
+
+    def right(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of the output holds what the endpoint replied."""
+        if "score" in row:
+            return bool(row["score"] == 1)
+        return row["error"] is None and row["response"] == reply_to(row["question"], "")
+
+    def report(self, budgets: Budgets, name: str, expected: int) -> None:
+        rows = list(rows_of(self.output))
+        names = ("chat_id", "question_type", "question_index")
+        different = {tuple(str(row[name]) for name in names) for row in rows}
+        budgets.at_most(f"{name}: exit code of the last start", self.code or 0, 0, 0)
+        budgets.at_least(f"{name}: different questions in the output", len(different), expected, 0)
+        budgets.at_most(f"{name}: lines of the output", len(rows), expected, 0)
+        budgets.at_least(f"{name}: right rows", sum(map(self.right, rows)), expected, 0)
+        budgets.at_most(f"{name}: asked again", len(self.again), 0, 0)
+        lost = f"{name}: good replies lost at a kill, at most ({self.lost})"
+        budgets.at_most(lost, max(self.lost), CONCURRENCY, 0)
+        refused = sum(request.refused for request in self.endpoint.requests)
+        kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(self.script.counts.items()))
+        print(f"{name}: {len(self.endpoint.requests):,} requests, refused for want of a place "
+              f"{refused:,}; survived: {kinds}\n", flush=True)  # fmt: skip
 
 
-def gone_for_a_while(
-    endpoint: ScriptedEndpoint, script: Misbehaving, port: int, process: subprocess.Popen[bytes]
-) -> ScriptedEndpoint:
-    """Close the endpoint in the middle of a run, and open another one in its place: connections are refused meanwhile."""
-    before = script.good
-    while script.good < before + 5 and process.poll() is None:
-        time.sleep(0.005)
-    script.leaving = True
-    time.sleep(LAST_REPLIES)
-    endpoint.__exit__(None, None, None)
-    time.sleep(OUTAGE)
-    script.counts[GONE] += 1
-    script.leaving = False
-    return ScriptedEndpoint(script, port).__enter__()
-
-
-def watch(
-    process: subprocess.Popen[bytes], script: Misbehaving, goal: int | None, chance: random.Random
-) -> float | None:
-    """Wait for the program; kill it soon after so many good replies. When it was killed, None when it ended by itself."""
-    until = time.monotonic() + LONGEST_RUN
-    while process.poll() is None:
-        if time.monotonic() > until:
-            process.kill()
-            process.wait()
-            raise TimeoutError(f"the program has not ended within {LONGEST_RUN:g} s")
-        if goal is not None and script.good >= goal:
-            time.sleep(chance.uniform(0, 2 * SLOWEST))
-            at = time.monotonic()
-            process.kill()
-            process.wait()
-            return at
-        time.sleep(0.002)
-    return None
-
-
-def repeated(requests: Sequence[Asked], done: set[Key]) -> list[Asked]:
-    """Requests of one run for what was on disk before it, or after a good reply to the same within it."""
-    answered: dict[Key, float] = {}
-    for asked in requests:
-        if asked.replied is not None:
-            answered[asked.key] = min(asked.replied, answered.get(asked.key, asked.replied))
-    return [a for a in requests if a.key in done or answered.get(a.key, a.at) < a.at]
-
-
-def in_flight(requests: Sequence[Asked], at: float) -> int:
-    return sum(a.trouble is None and a.at <= at and (a.replied is None or a.replied > at) for a in requests)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# What is soaked.
-
-
-def generation(folder: Path, port: int, questions: int) -> Job:
-    chats = -(-questions // EACH)
-    rows = question_rows(chats, EACH)[:questions]
-    write_rows(folder / "questions.jsonl", rows)
-    talk = [{"role": "user", "content": "Let us talk."}, {"role": "assistant", "content": "About what?"}]
-    write_rows(folder / "chats.jsonl", [{"chat_id": str(chat), "messages": talk} for chat in range(1, chats + 1)])
-    output = folder / "answers.jsonl"
-    arguments = [
-        beside("bench_launch.py"), "--shorten", str(SHORTER), "beam_generate.py",
-        "--chats-file", str(folder / "chats.jsonl"), "--questions-file", str(folder / "questions.jsonl"),
-        "--model", "m", "--base-url", f"http://127.0.0.1:{port}/v1", "--api-key", "none", "--output", str(output),
-        "--timeout", str(TIMEOUT), "--concurrency", str(CONCURRENCY),
-    ]  # fmt: skip
-    return Job(
-        "beam_generate.py",
-        arguments,
-        output,
-        questions,
-        questions,
-        CONCURRENCY,
-        lambda row: [(row["question"], "")],
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-
-def judgement(folder: Path, port: int, answers: Path) -> Job:
-    """Two criteria for each of some answers; event_ordering has one call."""
-    output = folder / "scores.jsonl"
-    rows = [row | {"rubric": ["says so", "says when"]} for row in rows_of(answers)][:JUDGED]
-    write_rows(folder / "judged.jsonl", rows)
-    by_identity = {(str(r["chat_id"]), r["question_type"], r["question_index"]): r for r in rows}
-
-    def keys_of(score: Mapping[str, Any]) -> list[Key]:
-        row = by_identity[str(score["chat_id"]), score["question_type"], score["question_index"]]
-        criteria = [""] if row["question_type"] == "event_ordering" else row["rubric"]
-        return [(row["question"], criterion) for criterion in criteria]
-
-    arguments = [
-        beside("bench_launch.py"), "--shorten", str(SHORTER), "beam_judge.py",
-        "--answers", str(folder / "judged.jsonl"), "--judge-model", "m", "--judge-api-key", "none",
-        "--judge-base-url", f"http://127.0.0.1:{port}/v1", "--output", str(output),
-        "--timeout", str(TIMEOUT), "--concurrency", str(CONCURRENCY),
-    ]  # fmt: skip
-    calls = sum(1 if row["question_type"] == "event_ordering" else 2 for row in rows)
-    # A question is saved when its last verdict is there, and one that waits for its next attempt holds no place.
-    return Job("beam_judge.py", arguments, output, len(rows), calls, 3 * CONCURRENCY, keys_of)
-
-
-def right(row: Mapping[str, Any]) -> bool:
-    """Whether a row holds what the endpoint answered."""
-    if "score" in row:
-        return bool(row["score"] == 1.0)
-    return row["error"] is None and row["response"] == f"answer to: {row['question']}"
-
-
-def report(job: Job, outcome: Outcome, script: Misbehaving, kills: int, seconds: float) -> bool:
-    lines = [line for line in job.output.read_bytes().split(b"\n") if line]
-    rows = list(rows_of(job.output))
-    identities = Counter((str(r["chat_id"]), r["question_type"], int(r["question_index"])) for r in rows)
-    good = sum(a.replied is not None for a in script.record)
-    bad = sum(a.trouble is not None for a in script.record)
-    claims = [
-        (f"the last start ended with exit code 0 ({outcome.last_code})", outcome.last_code == 0),
-        (f"killed {len(outcome.wasted)} times of {kills}", len(outcome.wasted) == kills),
-        (f"{job.expected:,} lines, all whole ({len(lines):,})", len(lines) == len(rows) == job.expected),
-        (f"every question exactly once ({len(identities):,} different)", len(identities) == len(rows) == job.expected),
-        ("every row holds what the endpoint answered", all(map(right, rows))),
-        (f"nothing that was on disk or answered was asked again ({len(outcome.asked_again)})", not outcome.asked_again),
-        (f"at each kill at most {job.unsaved} good replies were in flight or not yet saved", all(
-            lost + flying <= job.unsaved for lost, flying in zip(outcome.wasted, outcome.in_flight, strict=True))),
-    ]  # fmt: skip
-    print(f"{job.name}: {len(script.record):,} requests in {outcome.starts} starts, {good:,} good replies, {bad:,} times "
-          f"trouble ({bad / max(len(script.record), 1):.0%}), {seconds:.0f} s")  # fmt: skip
-    print(f"at the kills: in flight {outcome.in_flight}, answered but not saved {outcome.wasted}")
-    kinds = sorted(script.counts.items())
-    half = -(-len(kinds) // 2)
-    left, other = kinds[:half], [*kinds[half:], ("", 0)]
-    rows_shown = [[a, str(n), f"  {b}".ljust(36), str(m or "")] for (a, n), (b, m) in zip(left, other, strict=False)]
-    print(table(["trouble survived", "times", "", "times"], rows_shown))
-    for text, holds in claims:
-        print(f"{text}: {verdict(holds)}")
-    for asked in outcome.asked_again[:10]:
-        print(f"  asked again: {asked}")
-    if outcome.last_code != 0:
-        print(outcome.last_words)
-    print(flush=True)
-    return all(holds for _, holds in claims)
-
-
-def free_port() -> int:
-    endpoint = ScriptedEndpoint()
-    port = int(endpoint.server_address[1])
-    endpoint.server_close()
-    return port
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=int, default=2000, help="(default: %(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="(default: %(default)s)")
-    parser.add_argument("--share", type=float, default=0.2, help="of replies that are trouble (default: %(default)s)")
+    parser.add_argument("--share", type=float, default=0.2, help="of trouble (default: 0.2)")
     parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
-    parser.add_argument("--judge", action="store_true", help="soak beam_judge.py, too")
-    parser.add_argument("--folder", help="where to put the data, and leave them (default: a temporary folder)")
-    args = parser.parse_args(argv)
-    note = f"{args.questions:,} questions, {args.kills} kills, {args.share:.0%} trouble of {len(TROUBLE)} kinds, seed {args.seed}"
-    print(conditions(["openai", "httpx2"], [f"{note}, {CONCURRENCY} in flight, waits 1:{SHORTER}"]) + "\n", flush=True)
-    fine = True
-    with workplace(args.folder) as folder:
-        port = free_port()
-        generate = generation(folder, port, args.questions)
-        jobs: list[Callable[[], Job]] = [lambda: generate]
-        if args.judge:
-            jobs.append(lambda: judgement(folder, port, generate.output))
-        for number, make in enumerate(jobs):
-            started, script = time.monotonic(), Misbehaving(args.share, random.Random(args.seed + number))
-            job = make()
-            outcome = soak(job, script, port, args.kills)
-            fine &= report(job, outcome, script, args.kills, time.monotonic() - started)
-    return 0 if fine else 1
+    args = parser.parse_args()
+    budgets = Budgets(f"{args.kills} kills, {args.share:.0%} trouble, seed {args.seed}")
+    for program, calls, expected in (
+        ("beam_generate.py", args.questions, args.questions),
+        ("beam_judge.py", 2 * JUDGED, JUDGED),
+    ):
+        with workplace() as folder:
+            soak = Soak(program, folder, calls, Misbehaving(args.share, random.Random(args.seed)))
+            soak.run(args.kills)
+            soak.report(budgets, program, expected)
+    return budgets.show()
 
 
 if __name__ == "__main__":
