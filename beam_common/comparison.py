@@ -29,8 +29,10 @@ from beam_common.summary import (
     Run,
     Shown,
     by_ability,
+    count_lines,
     data_of,
     interval,
+    judge_trouble,
     kinds_of,
     label,
     load_run,
@@ -215,7 +217,10 @@ def notes_on(subjects: Sequence[Subject]) -> list[str]:
     wanted = facts_of(subjects[0].files[0])
     said: dict[str, dict[str, None]] = {}  # text, names of runs
     for subject in subjects:
-        texts = [text for run in subject.files for text in notes_of(run)]
+        texts = []
+        for run in subject.files:
+            texts += [*judge_trouble(run), *notes_of(run)]
+            texts += [line for line, odd in count_lines(run).items() if odd]
         for facts in map(facts_of, subject.files):
             for name in facts.keys() | wanted.keys() if facts and wanted else ():
                 mine, other = facts.get(name, "not set"), wanted.get(name, "not set")

@@ -103,7 +103,7 @@ def load_run(path: Path) -> Run:
     if not scores:
         raise UsageError(f"{path} holds no scores; name a file that beam_judge.py wrote")
     sidecar = load_sidecar(sidecar_path(path, ".run.json")) or {}
-    files = [path.parent / str(name) for name in sidecar.get("files", [])]
+    files = [(path.parent / str(name)).resolve() for name in sidecar.get("files", [])]
     there = bool(files) and all(file.is_file() for file in files)
     answers = latest(row for file in files if there for row in read_rows(file, ANSWER))
     calls, verdicts = _read_verdicts(sidecar_path(path, ".verdicts.jsonl"))
@@ -196,11 +196,12 @@ def judge_trouble(run: Run) -> list[str]:
     return [f"WARNING: the judge did not answer in the form in {bad} of {bad + good} calls"]
 
 
-def count_lines(run: Run) -> list[str]:
-    """How much of the run is scored, and what the score hides."""
+def count_lines(run: Run) -> dict[str, bool]:
+    """How much is scored and what the score hides, each with whether the score suffers from it."""
     chats = run.sidecar.get("selected", {}).values()
-    selected = sum(sum(abilities.values()) for abilities in chats) or "unknown"
+    selected = sum(sum(abilities.values()) for abilities in chats)
     answers = verdicts = "unknown, not all files are there"
+    items = Counter(row["status"] for rows in run.verdicts.values() for row in rows)
     if run.answers is not None:
         kinds = Counter(kind for row in run.answers.values() for kind in kinds_of(row))
         answers = (
@@ -208,13 +209,13 @@ def count_lines(run: Run) -> list[str]:
             f"{kinds['failed']} with an error"
         )
     if run.calls is not None:
-        items = Counter(row["status"] for rows in run.verdicts.values() for row in rows)
         verdicts = f"{items['unreadable']} unreadable, {items['failed']} failed calls"
-    return [
-        f"scored: {len(run.scores)} of {selected} selected questions",
-        f"answers: {answers}",
-        f"verdicts: {verdicts}",
-    ]
+    scored = len(run.scores)
+    return {
+        f"scored: {scored} of {selected or 'unknown'} selected questions": selected > scored,
+        f"answers: {answers}": False,
+        f"verdicts: {verdicts}": items["unreadable"] + items["failed"] > 0,
+    }
 
 
 def notes_of(run: Run) -> list[str]:

@@ -1,1096 +1,526 @@
-"""The report through its front door: files in; stdout, stderr, exit code and pictures out."""
+"""Runs compared: scores files in; table, verdicts, notes, JSON, picture and page out."""
 
 from __future__ import annotations
 
-import builtins
-import gzip
 import json
-import math
-import os
 import re
-import subprocess
-import sys
-import unicodedata
-import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from judged import failed, question, questions, write_run
 
-import beam_plot
-import beam_report
-import beam_width
-from beam_common import ABILITIES
-from beam_stats import Estimate
-from beam_summary import bar, half_point_mean, load_run, number, summary_lines
+from beam_common.comparison import load_subjects, report_object, shown_of, verdict_of, words_of
+from beam_common.rows import ABILITIES
+from beam_common.stats import Estimate
+from beam_report import main, views_of
 
-SCRIPT = Path(beam_report.__file__)
-SETTINGS = {
-    "judge_model": "judge-1",
-    "judge_base_url": "http://judge/v1",
-    "judge_temperature": 0.3,
-    "judge_max_tokens": 16384,
-    "judge_reasoning_effort": "",
-    "judge_extra_body": {},
-    "criterion_prompt_sha256": "c" * 64,
-    "ordering_prompt_sha256": "d" * 64,
-    "event_ordering": "strict",
-}
-DATA = {"questions_sha256": "1" * 64, "chats_sha256": "2" * 64}
-Question = tuple[str, str, int]
+RUN_KEYS = (
+    "name files n chats score low high half_points cut empty failed mean_completion_tokens "
+    "difference difference_low difference_high p p_holm half_points_difference detectable "
+    "runs_needed verdict hides abilities"
+).split()
+ABILITY_KEYS = "n score low high difference difference_low difference_high p p_holm".split()
 
 
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What the program prints; it must end well."""
+    assert main([str(argument) for argument in arguments]) == 0
+    return capsys.readouterr().out
 
 
-def identity(question: Question) -> dict[str, Any]:
-    return {"chat_id": question[0], "question_type": question[1], "question_index": question[2]}
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} in JSON")
+
+    text = report(capsys, *arguments, "--format", "json")
+    return json.loads(text, parse_constant=refuse)
 
 
-def write_scores(path: Path, scores: Mapping[Question, float]) -> Path:
-    return write_lines(path, [{**identity(question), "score": score} for question, score in scores.items()])
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    return found.err
 
 
-def detail(question: Question, levels: list[float | None], **changes: Any) -> dict[str, Any]:
-    """A line of details whose verdicts have these levels; None is an unreadable one."""
-    verdicts = [
-        {"criterion": "c", "level": level, "status": "unreadable" if level is None else "scored", "reply": "{}",
-         "finish_reason": "stop", "prompt_tokens": 9, "completion_tokens": 9}
-        for level in levels
-    ]  # fmt: skip
-    row = {**identity(question), "response_sha256": "e" * 64, "status": "judged", "ordering": None}
-    return {**row, "verdicts": verdicts, **changes}
+# ------------------------------------------------------------------------------------------------
+# The object.
 
 
-def write_run(scores: Path, **content: Any) -> None:
-    """The sidecar of a scores file with just this content."""
-    scores.with_suffix(".run.json").write_text(json.dumps(content))
+def test_object_of_two_runs_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Differences −1, −1 in chat 1 and −1, 0 in chat 2: m = −0.75, SE² = 2 · 0.5 / 16 = 0.25²."""
+    first = write_run(tmp_path / "a", [question(c, 1.0, index=i) for c in (1, 2) for i in (0, 1)])
+    second = [
+        question(1, 0.5, ability="abstention", finish_reason="length"),
+        failed(1, index=1),
+        question(2, response="", index=0),
+        question(2, 1.0, index=1, completion_tokens=400),
+    ]
+    found = as_json(capsys, f"original={first}", write_run(tmp_path / "b", second))
+    assert list(found) == ["margin", "reference", "notes", "runs"]
+    assert (found["margin"], found["reference"]) == (0.03, "original")
+    reference, run = found["runs"]
+    assert list(reference) == list(run) == RUN_KEYS
+    assert list(run["abilities"]) == ["abstention"]
+    assert list(run["abilities"]["abstention"]) == ABILITY_KEYS
 
-
-def write_sidecar(scores: Path, model: str = "model-a", **changes: Any) -> None:
-    """The settings beside a scores file. `changes` go into the settings, or are `selected`, `counts`, `data`, `base_url`."""
-    answers = {"file": "answers.jsonl", "model": model, "data": changes.pop("data", DATA)}
-    answers["base_url"] = changes.pop("base_url", "http://x/v1")
-    if "selected" in changes:
-        answers["selected"] = changes.pop("selected")
-    counts = changes.pop("counts", {"answers": 4, "unscorable": 0, "answers_with_error": 0, "empty": 0})
-    content = {"program": "beam_judge.py", "settings": SETTINGS | changes, "answers": [answers], "counts": counts}
-    scores.with_suffix(".run.json").write_text(json.dumps(content), encoding="utf-8")
-
-
-def four(a: float, b: float, c: float, d: float) -> dict[Question, float]:
-    """Two abstention questions in each of two chats."""
-    return {(chat, "abstention", index): x for (chat, index), x in
-            zip((("1", 0), ("1", 1), ("2", 0), ("2", 1)), (a, b, c, d), strict=True)}  # fmt: skip
-
-
-def many(shift: float, chats: int = 6) -> dict[Question, float]:
-    """Two questions of each ability in each chat, scores in halves that wander, shifted and kept in 0 to 1."""
-    return {
-        (str(chat), ability, index): min(1.0, max(0.0, (chat * 7 + place * 3 + index) % 3 / 2 * 0.8 + shift))
-        for chat in range(1, chats + 1)
-        for place, ability in enumerate(ABILITIES)
-        for index in range(2)
+    assert (run["name"], run["files"]) == ("m", [str(tmp_path / "b/scores.jsonl")])
+    assert (run["n"], run["chats"], run["score"]) == (4, 2, 0.25)
+    assert (run["cut"], run["empty"], run["failed"]) == (1, 1, 1)
+    assert run["mean_completion_tokens"] == 200  # (100 + 100 + 400) / 3
+    assert (run["half_points"], run["half_points_difference"]) == (0.375, -0.625)
+    assert run["difference"] == -0.75
+    assert run["difference_low"] == pytest.approx(-0.75 - 12.7062 * 0.25, rel=1e-4)
+    assert run["difference_high"] == pytest.approx(-0.75 + 12.7062 * 0.25, rel=1e-4)
+    assert run["p"] == run["p_holm"] == pytest.approx(0.2048, abs=1e-4)  # 1 − 2 atan(3) / π
+    assert run["detectable"] == pytest.approx((12.7062 + 1.3764) * 0.25, rel=1e-4)
+    assert run["runs_needed"] == 4107  # ((6.3138 + 1.3764) · 0.25 / 0.03)² = 4106.9
+    assert run["verdict"] == "undecided"
+    assert run["hides"] == {"cut": 1, "empty": 1, "failed": 1}  # one of four against none
+    nothing = {k: v for k, v in reference.items() if v is None}
+    assert set(nothing) == {k for k in RUN_KEYS if k.startswith(("diff", "p", "half_points_"))} | {
+        "detectable",
+        "runs_needed",
     }
-
-
-def report(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    code = beam_report.main([str(argument) for argument in argv])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-# The summary
-
-
-def test_summary_of_a_judged_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
-    write_lines(
-        tmp_path / "scores.details.jsonl",
-        [
-            detail(("1", "abstention", 0), [0.0]),  # judged again below: the last line counts
-            detail(("1", "abstention", 0), [1.0]),
-            detail(("1", "abstention", 1), [0.5, None]),  # 0.25 with half points kept
-            detail(("2", "abstention", 0), [1.0, 1.0]),
-            detail(("2", "abstention", 1), [1.0]),
-            detail(("9", "abstention", 1), [None]),  # not scored: left aside
-        ],
-    )
-    write_sidecar(path, counts={"answers": 7, "unscorable": 1, "answers_with_error": 3, "empty": 2})
-    code, out, err = report(capsys, path)
-    assert (code, err) == (0, "")
-    # The mean is 0.75 with an interval far beyond 0 to 1 (two chats); half points: (1 + 0.25 + 1 + 1) / 4.
-    assert out.splitlines() == [
-        "=== BEAM summary (n=4) ===",
-        "overall: 0.7500                             0.000 to 1.000  0.8125  │███████▌  │",
-        "  abstention: 0.7500 (n=4)                  0.000 to 1.000  0.8125  │███████▌  │",
-        "  contradiction_resolution: - (n=0)         -               -",
-        "  event_ordering: - (n=0)                   -               -",
-        "  information_extraction: - (n=0)           -               -",
-        "  instruction_following: - (n=0)            -               -",
-        "  knowledge_update: - (n=0)                 -               -",
-        "  multi_session_reasoning: - (n=0)          -               -",
-        "  preference_following: - (n=0)             -               -",
-        "  summarization: - (n=0)                    -               -",
-        "  temporal_reasoning: - (n=0)               -               -",
-        "(score · 95 % interval by 2 chats · half points kept · bar from 0 to 1)",
-        "",
-        "unreadable verdicts: 1",
-        "failed calls: 0",
-        "empty answers: 2",
-        "answers with an error: 3",
-        "answers not judged yet: 2",
-        "questions without a criterion, not scored: 1",
-        "model: model-a",
-        "judge: judge-1",
-    ]
-
-
-def test_interval_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Chats of 1/1, 0/0, 1/0, 0/1: deviations 1, −1, 0, 0; SE² = 4/3 · 2 / 64 = 1/24; t(3) = 3.18245."""
-    rows = four(1, 1, 0, 0) | {("3", "summarization", i): s for i, s in enumerate((1, 0))}
-    rows |= {("4", "summarization", i): s for i, s in enumerate((0, 1))}
-    path = write_scores(tmp_path / "scores.jsonl", rows)
-    found = json.loads(report(capsys, path, "--format", "json")[1])["runs"][0]["overall"]
-    margin = 3.18245 / math.sqrt(24)
-    assert (found["n"], found["chats"], found["mean"]) == (8, 4, 0.5)
-    assert found["low"] == pytest.approx(0.5 - margin, rel=1e-5)
-    assert found["high"] == pytest.approx(0.5 + margin, rel=1e-5)
-    assert found["standard_error"] == pytest.approx(1 / math.sqrt(24))
-
-
-def test_files_of_another_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither details nor sidecar: what is unknown is shown as unknown, and half points not as a number."""
-    path = write_scores(tmp_path / "mine.jsonl", four(1, 0, 1, 1))
-    out = report(capsys, path)[1]
-    assert "  abstention: 0.7500 (n=4)                  0.000 to 1.000  -       │███████▌  │" in out
-    for name in ("unreadable verdicts", "failed calls", "empty answers", "answers with an error"):
-        assert f"{name}: unknown\n" in out
-    assert "model: mine.jsonl\njudge: unknown\n" in out
-
-
-def test_half_points_need_the_details_of_every_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = four(1, 0, 1, 1) | {("1", "summarization", 0): 0.0}
-    path = write_scores(tmp_path / "scores.jsonl", rows)
-    write_lines(tmp_path / "scores.details.jsonl", [detail(("1", "summarization", 0), [0.5])])
-    out = report(capsys, path, "--format", "json")[1]
-    run = json.loads(out)["runs"][0]
-    assert run["overall"]["half_points"] is None
-    assert run["abilities"]["abstention"]["half_points"] is None
-    assert run["abilities"]["summarization"]["half_points"] == 0.5
-    assert "scored questions without details: 4" in report(capsys, path)[1]
+    assert reference["verdict"] == "reference"
+    assert set(reference["hides"].values()) == {None}
 
 
 @pytest.mark.parametrize(
-    ("row", "expected"),
+    ("mean", "se", "p_holm", "verdict"),
     [
-        pytest.param(detail(("1", "a", 0), [1.0, 0.5, 0.0]), 0.5, id="levels"),
-        pytest.param(detail(("1", "a", 0), [0.7]), 0.7, id="between-levels"),
-        pytest.param(detail(("1", "a", 0), [1, None]), 0.5, id="unreadable-counts-0"),
-        pytest.param(detail(("1", "a", 0), [], status="empty"), 0.0, id="empty-answer"),
-        pytest.param(detail(("1", "a", 0), [], status="error"), 0.0, id="answer-with-error"),
+        pytest.param(-0.041, 0.0143, 0.01, "lower", id="lower"),
+        pytest.param(-0.015, 0.005, 0.01, "lower within margin", id="lower-by-less-than-margin"),
+        pytest.param(0.041, 0.0143, 0.01, "higher", id="higher"),
+        pytest.param(-0.001, 0.01, 0.9, "not worse", id="not-worse"),
+        pytest.param(-0.001, 0.02, 0.9, "undecided", id="interval-too-wide"),
+        pytest.param(-0.041, 0.0143, 0.07, "undecided", id="seen-alone-but-not-among-many"),
     ],
 )
-def test_half_point_mean(row: dict[str, Any], expected: float) -> None:
-    assert half_point_mean(row) == expected
-
-
-def test_odd_details_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
-    rows = [detail(question, [1.0]) for question in four(1, 0, 1, 1)]
-    rows[2]["verdicts"][0]["level"] = 99
-    write_lines(tmp_path / "scores.details.jsonl", rows)
-    _, out, err = report(capsys, path)
-    assert 'scores.details.jsonl line 3: a verdict has the level 99 and the status "scored"; left out' in err
-    assert "scored questions without details: 1" in out
+def test_verdicts(mean: float, se: float, p_holm: float, verdict: str) -> None:
+    assert verdict_of(Estimate(700, 35, mean, se), p_holm, 0.03) == verdict
 
 
 @pytest.mark.parametrize(
-    ("modes", "recorded", "title"),
-    [  # the modes of two questions by their details (`no` details, or details without a mode); the recorded mode
-        pytest.param(["strict", "strict"], "strict", "=== BEAM summary (n=2) ===", id="strict"),
-        pytest.param(["tau", "tau"], "tau", "=== BEAM summary (n=2) === · event_ordering: tau", id="tau"),
-        pytest.param([None, None], "tau", "=== BEAM summary (n=2) === · event_ordering: tau", id="only-recorded"),
+    ("changes", "words"),
+    [
+        pytest.param({}, "lower by 0.041 (0.012 to 0.070)", id="lower"),
         pytest.param(
-            ["tau", "strict"],
-            "tau",
-            "=== BEAM summary (n=2) === · event_ordering: partly tau",
-            id="interrupted-between-the-modes",
-        ),
-        pytest.param(["tau", "no"], "tau", "=== BEAM summary (n=2) === · event_ordering: tau", id="one-only-recorded"),
-        pytest.param(
-            ["tau", "no"],
-            "strict",
-            "=== BEAM summary (n=2) === · event_ordering: partly tau",
-            id="one-recorded-otherwise",
+            {"verdict": "lower within margin"},
+            "lower by 0.041 (0.012 to 0.070), not worse by more than 0.03",
+            id="both",
         ),
         pytest.param(
-            ["strict", "no"],
-            "mixed",
-            "=== BEAM summary (n=2) === · event_ordering: partly tau",
-            id="one-recorded-as-mixed",
+            {
+                "verdict": "higher",
+                "difference": 0.02,
+                "difference_low": 0.004,
+                "difference_high": 0.036,
+            },
+            "higher by 0.020 (0.004 to 0.036)",
+            id="higher",
+        ),
+        pytest.param({"verdict": "not worse"}, "not worse by more than 0.03", id="not-worse"),
+        pytest.param({"verdict": "reference"}, "reference", id="reference"),
+        pytest.param(
+            {"verdict": "undecided"},
+            "undecided: this comparison sees differences from 0.042 on; about 4 runs of each would "
+            "settle 0.03",
+            id="undecided",
         ),
         pytest.param(
-            ["tau", "no"], None, "=== BEAM summary (n=2) === · event_ordering: mode unknown", id="one-unknown"
+            {"verdict": "undecided", "files": ["a", "b"]},
+            "undecided: this comparison sees differences from 0.042 on; 4 times the runs would "
+            "settle 0.03",
+            id="undecided-although-asked-twice",
         ),
         pytest.param(
-            ["no", "no"], None, "=== BEAM summary (n=2) === · event_ordering: mode unknown", id="both-unknown"
+            {"verdict": "undecided", "runs_needed": 1},
+            "undecided: this comparison sees differences from 0.042 on; more runs of each would "
+            "settle 0.03",
+            id="undecided-close-to-the-margin",
         ),
-        pytest.param(["tau", "tau"], None, "=== BEAM summary (n=2) === · event_ordering: tau", id="only-by-details"),
+        pytest.param(
+            {"verdict": "undecided", "detectable": None, "runs_needed": None},
+            "undecided: too few chats in common with the reference",
+            id="undecided-without-an-interval",
+        ),
     ],
 )
-def test_title_names_the_ordering_mode(
-    tmp_path: Path, modes: list[str | None], recorded: str | None, title: str
+def test_verdict_in_words(changes: dict[str, Any], words: str) -> None:
+    row = {
+        "verdict": "lower",
+        "files": ["a"],
+        "difference": -0.041,
+        "difference_low": -0.070,
+        "difference_high": -0.012,
+        "detectable": 0.0421,
+        "runs_needed": 4,
+    }
+    assert words_of(row | changes, 0.03) == words
+
+
+def test_files_of_one_run_are_averaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Question by question, over the files that have it; answers are of all files."""
+    one = write_run(tmp_path / "1", [question(1, 1.0), question(2, 1.0)])
+    two = write_run(tmp_path / "2", [question(1, 0.0, finish_reason="length")])
+    found = as_json(capsys, one, f"b={one},{two}")["runs"][1]
+    assert (found["n"], found["score"], found["half_points"]) == (2, 0.75, 0.75)
+    assert (found["cut"], found["mean_completion_tokens"]) == (1, 100)
+    assert found["difference"] == -0.25
+
+
+def test_answers_judged_again_count_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions = [("1", "event_ordering", 0), ("1", "event_ordering", 1)]
-    path = write_scores(tmp_path / "scores.jsonl", dict.fromkeys(questions, 0.75))
-    named = [pair for pair in zip(questions, modes, strict=True) if pair[1] != "no"]
-    write_lines(
-        tmp_path / "scores.details.jsonl", [detail(question, [0.75], ordering=mode) for question, mode in named]
-    )
-    write_sidecar(path, event_ordering=recorded)
-    assert summary_lines(load_run(path))[0] == title
+    run = [question(1, 1.0, finish_reason="length"), question(2, 1.0)]
+    write_run(tmp_path / "answers", run)
+    there = {"files": ["../answers/answers.jsonl"], "without": ["answers"]}
+    one, two = (write_run(tmp_path / name, run, **there) for name in ("1", "2"))
+    assert as_json(capsys, f"{one},{two}")["runs"][0]["cut"] == 1
 
 
-def test_unjudged_answers_do_not_mix_the_ordering_modes(tmp_path: Path) -> None:
-    """An empty answer scores 0 in either mode and is not looked at again when the mode changes."""
-    questions = [("1", "event_ordering", 0), ("1", "event_ordering", 1)]
-    path = write_scores(tmp_path / "scores.jsonl", dict.fromkeys(questions, 0.0))
-    rows = [detail(questions[0], [], status="empty", ordering="strict"), detail(questions[1], [0.0], ordering="tau")]
-    write_lines(tmp_path / "scores.details.jsonl", rows)
-    assert load_run(path).ordering == "tau"
+def test_p_is_adjusted_over_runs_and_over_all_abilities(tmp_path: Path) -> None:
+    """Three runs of seven chats that all lost the same: p = 2^-6, times three."""
+    paths = [str(write_run(tmp_path / "0", questions(7, [1.0, 1.0])))]
+    paths += [f"{i}={write_run(tmp_path / i, questions(7, [1.0, 0.0]))}" for i in "123"]
+    found = report_object(load_subjects(paths), 0.03)
+    assert [row["p"] for row in found["runs"]] == [None, *[1 / 64] * 3]
+    assert [row["p_holm"] for row in found["runs"]] == [None, *[3 / 64] * 3]
+    assert {row["abilities"]["abstention"]["p_holm"] for row in found["runs"][1:]} == {3 / 64}
+    assert [row["verdict"] for row in found["runs"]] == ["reference", *["lower"] * 3]
 
 
-def test_half_points_of_event_ordering_are_its_score(tmp_path: Path) -> None:
-    """A strict ordering verdict between the levels was cut: there is no half of a perfect order."""
-    path = write_scores(tmp_path / "scores.jsonl", {("1", "event_ordering", 0): 0.0})
-    write_lines(tmp_path / "scores.details.jsonl", [detail(("1", "event_ordering", 0), [0.5], ordering="strict")])
-    assert load_run(path).half_points == {("1", "event_ordering", 0): 0.0}
-
-
-@pytest.mark.parametrize(
-    ("selected", "title"),
-    [
-        pytest.param(700, "=== BEAM summary (n=4 of 700 selected) ===", id="partial"),
-        pytest.param(4, "=== BEAM summary (n=4) ===", id="whole"),
-        pytest.param(None, "=== BEAM summary (n=4) ===", id="not-recorded"),
-    ],
-)
-def test_title_of_a_partial_run(tmp_path: Path, selected: int | None, title: str) -> None:
-    path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
-    write_sidecar(path, selected=selected)
-    assert summary_lines(load_run(path))[0] == title
-
-
-@pytest.mark.parametrize(
-    ("selected", "total"),
-    [
-        pytest.param([360, 340], 700, id="shards"),
-        pytest.param([360, None], None, id="one-unknown"),
-        pytest.param([True], None, id="no-number"),
-    ],
-)
-def test_selected_questions_of_shards_add_up(tmp_path: Path, selected: list[Any], total: int | None) -> None:
-    path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
-    shards = [{"model": "m", "selected": count, "data": DATA} for count in selected]
-    path.with_suffix(".run.json").write_text(json.dumps({"answers": shards}))
-    run = load_run(path)
-    assert (run.selected, run.name) == (total, "m")
-
-
-def test_one_chat_has_no_interval_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_scores(tmp_path / "scores.jsonl", {("3", "abstention", 0): 1.0, ("3", "abstention", 1): 0.0})
-    out = report(capsys, path)[1]
-    assert "  abstention: 0.5000 (n=2)                  -               -       │█████     │" in out
-    assert "(score · one chat: no interval · half points kept · bar from 0 to 1)" in out
-
-
-def test_an_ability_that_is_none_of_the_ten_is_shown_after_them(tmp_path: Path) -> None:
-    path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1) | {("1", "overall", 0): 0.0})
-    lines = summary_lines(load_run(path))
-    assert lines[1].startswith("overall: 0.6000 ")
-    assert lines[12].startswith("  overall: 0.0000 (n=1) ")
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_lines_stay_within_80_columns_in_any_encoding(tmp_path: Path, encoding: str) -> None:
-    name = "accounts/provider/models/" + "a-very-long-name-" * 12
-    paths = [write_scores(tmp_path / str(place) / "scores.jsonl", many(place / 10)) for place in range(3)]
-    for path in paths:
-        write_sidecar(path, name, judge_model=f"judge {path.parent.name} " * 30, selected=1000)
-    environment = {"PYTHONIOENCODING": encoding, "PATH": ""}
-    ran = subprocess.run([sys.executable, SCRIPT, *paths], capture_output=True, env=environment, check=True, cwd="/")
-    lines = ran.stdout.decode(encoding).splitlines()
-    assert len(lines) > 60
-    assert max(map(len, lines)) <= 80
-    assert not any("\\u" in line for line in lines)
-    assert ("│███" if encoding == "utf-8" else "|###") in lines[1]
-
-
-def columns_of(line: str) -> int:
-    """How many columns of a terminal a line takes."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("a-very-long-name-" * 12, id="latin"),
-        pytest.param("模型" * 100, id="chinese"),
-        pytest.param("模型 model🙂" * 30, id="mixed"),
-    ],
-)
-def test_the_widest_lines_have_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Rows within noise, whose interval goes from end to end, and names in scripts of double width."""
-    paths = []
-    for place, scores in enumerate((four(1, 0, 1, 1), four(1, 1, 1, 0))):
-        rows = {(chat, ability, index): score for (chat, _, index), score in scores.items()
-                for ability in ("contradiction_resolution", name)}  # fmt: skip
-        paths.append(write_scores(tmp_path / str(place) / "scores.jsonl", rows))
-        write_sidecar(paths[-1], f"{name}{place}", judge_model=f"{place}{name}", selected=1000)
-    lines = report(capsys, *paths)[1].splitlines()
-    widest = "  contradiction_resolution    0.0000  -1.000 to +1.000     4  1.000 within noise"
-    assert widest in lines
-    assert {columns_of(line) for line in lines if line.endswith("within noise")} == {80}
-    assert max(map(columns_of, lines)) == 80
-
-
-@settings(deadline=None)
-@given(st.text("ab -é模🙂"), st.integers(4, 30))
-def test_cut_and_wrapped_texts_have_their_width(text: str, width: int) -> None:
-    cut = beam_width.shortened(text, width)
-    assert columns_of(cut) == beam_width.columns(cut) <= width
-    assert (cut == text) == (columns_of(text) <= width)
-    lines = beam_width.wrapped(text, width)
-    assert all(columns_of(line) <= width for line in lines)
-    assert "".join("".join(lines).split()) == "".join(text.split()), "nothing is lost"
-    assert columns_of(beam_width.filled(text, width)) == max(width, columns_of(text))
-
-
-# Comparison
-
-
-def test_comparison_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four chats of one question; second − first: −0.2, −0.3, −0.2, −0.3. Mean −0.25, SE² = 4/3 · 0.01 / 16."""
-    chats = "1234"
-    first = {(chat, "abstention", 0): 0.5 for chat in chats} | {("1", "summarization", 0): 1.0}
-    second = {(chat, "abstention", 0): x for chat, x in zip(chats, (0.3, 0.2, 0.3, 0.2), strict=True)}
-    second |= {("9", "summarization", 0): 1.0, ("9", "summarization", 1): 1.0}
-    one = write_scores(tmp_path / "one.jsonl", first)
-    other = write_scores(tmp_path / "other.jsonl", second)
-    write_sidecar(one, "model-a")
-    write_sidecar(other, "model-b")
-    out = report(capsys, one, other)[1]
-    block = out[out.index("=== model-b against model-a ===") :].splitlines()
-    # SE = 0.028868, t(3) = 3.18245: the interval is −0.25 ± 0.09187; p = 0.0033 (t = −8.66, df 3).
-    assert block[:7] == [
-        "=== model-b against model-a ===",
-        "note: left out: 1 question only in model-a, 2 only in model-b",
-        "verdict: lower than model-a by 0.250 (0.158 to 0.342)",
-        "",
-        "                          difference  95 % interval    pairs p (Holm)",
-        "overall                      -0.2500  -0.342 to -0.158     4",
-        "exploratory (p adjusted for 1 comparison):",
+def test_adjusted_interval_is_wider_with_more_runs(tmp_path: Path) -> None:
+    levels = [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
+    paths = [
+        f"{place}={write_run(tmp_path / str(place), [*questions(6, pair), question(7, 0.0)])}"
+        for place, pair in enumerate(levels)
     ]
-    assert block[7] == "  abstention                 -0.2500  -0.342 to -0.158     4  0.003 lower"
-    assert block[15] == "  summarization                    -  -                    0      -"
+    for count, wider in ((2, False), (3, True)):
+        subjects = load_subjects(paths[:count])
+        found = report_object(subjects, 0.03)
+        shown = shown_of(subjects, found)
+        low = found["runs"][1]["difference_low"]
+        assert shown[0].adjusted_low is None
+        assert shown[1].adjusted_low is not None
+        assert (shown[1].adjusted_low < low - 0.01) is wider
+        assert shown[1].adjusted_low == pytest.approx(low) or wider
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "headline"),
+    "without", [["answers"], ["verdicts"], ["record"], ["answers", "verdicts", "record"]]
+)
+def test_what_is_missing_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], without: list[str]
+) -> None:
+    run = questions(3, [1.0, 0.0])
+    paths = [write_run(tmp_path / "a", run), write_run(tmp_path / "b", run, without=without)]
+    found = as_json(capsys, *paths)["runs"][1]
+    answers_known = "answers" not in without and "record" not in without
+    assert (found["cut"] is not None) is answers_known
+    assert (found["hides"]["failed"] is not None) is answers_known
+    assert (found["half_points"] is not None) is ("verdicts" not in without)
+    assert found["difference"] == 0
+    row = report(capsys, *paths).splitlines()
+    assert any("undecided" in line and line.count(" -") >= 1 for line in row)
+
+
+@pytest.mark.parametrize(
+    "other", [questions(1, [1.0, 0.0]), [question(9, 1.0)]], ids=["one-chat", "nothing-in-common"]
+)
+def test_no_verdict_without_chats_in_common(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: list[dict[str, Any]]
+) -> None:
+    paths = [write_run(tmp_path / "a", questions(3, [1.0, 1.0])), write_run(tmp_path / "b", other)]
+    assert as_json(capsys, *paths)["runs"][1]["verdict"] == "undecided"
+    assert "undecided: too few chats in common with the reference" in report(capsys, *paths)
+
+
+# ------------------------------------------------------------------------------------------------
+# What the score hides.
+
+
+def test_failed_answers_come_before_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """21 of 60 answers failed, three in each of seven chats of ten; all others are right."""
+    good = [question(chat, 1.0, index=i) for chat in range(6) for i in range(10)]
+    bad = [failed(i % 6, index=i // 6) if i < 21 else None for i in range(60)]
+    lost = {
+        (one["identity"]["chat_id"], one["identity"]["question_index"]): one for one in bad if one
+    }
+    run = [
+        lost.get((one["identity"]["chat_id"], one["identity"]["question_index"]), one)
+        for one in good
+    ]
+    paths = [write_run(tmp_path / "a", good), f"b={write_run(tmp_path / 'b', run)}"]
+    lines = report(capsys, *paths).splitlines()
+    assert lines[0].startswith(
+        "b: lower by 0.35, of it 0.35 from 21 answers that failed (reference: 0; p < 0.001); "
+        "over the other 39 questions 0.000 (0.000 to 0.000)"
+    )
+    assert any(re.match(r"b: lower by 0\.350 \(0\.\d+ to 0\.\d+\)$", line) for line in lines[1:])
+
+
+def test_cut_answers_are_told_where_the_score_sees_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """10 % cut against none, all with the same scores."""
+    good = questions(10, [1.0, 0.0] * 5)
+    cut = [*questions(1, [1.0, 0.0] * 5, finish_reason="length"), *good[10:]]
+    text = report(capsys, write_run(tmp_path / "a", good), f"b={write_run(tmp_path / 'b', cut)}")
+    first = text.splitlines()[0]
+    assert "of it 0 from 10 answers that were cut at the length limit" in first
+    assert "(reference: 0; p < 0.01)" in first
+    assert re.search(r"^b .* 10\.0% +0\.0% +0\.0% +100 +not worse$", text, re.MULTILINE)
+
+
+def test_few_failed_answers_are_only_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = questions(10, [1.0] * 6)
+    paths = [write_run(tmp_path / "a", good), write_run(tmp_path / "b", [failed(1), *good[1:]])]
+    text = report(capsys, *paths)
+    assert text.startswith("BEAM")
+    assert "1.7%" in text
+
+
+# ------------------------------------------------------------------------------------------------
+# Names and notes.
+
+
+def test_names(tmp_path: Path) -> None:
+    """The model; of twins the host; of twins at one host the file; a name that was given."""
+    run = questions(2, [1.0])
+    made = {
+        "a": ("m1", "x"),
+        "b": ("m2", "x"),
+        "c": ("m2", "y:8000"),
+        "d": ("m3", "x"),
+        "e": ("m3", "x"),
+    }
+    paths = {
+        name: str(write_run(tmp_path / name, run, model=m, host=h)) for name, (m, h) in made.items()
+    }
+    bare = str(write_run(tmp_path / "t=0.6", run, without=["record"]))
+    arguments = [*paths.values(), bare, f"mine={paths['a']}"]
+    names = [subject.name for subject in load_subjects(arguments)]
+    assert names == ["m1", "m2 (x)", "m2 (y:8000)", paths["d"], paths["e"], bare, "mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
     [
-        pytest.param(four(1, 0, 1, 1), four(1, 0, 1, 1), "no difference beyond noise", id="the-same-scores"),
-        pytest.param(four(1, 0, 1, 1), four(1, 1, 1, 0), "no difference beyond noise", id="noise"),
-        pytest.param(many(0.1), many(0.15), "higher than model-a by 0.050 (0.050 to 0.050)", id="higher-everywhere"),
-        pytest.param(many(0.1), many(0.1002), "higher than model-a by <0.001 (<0.001 to <0.001)", id="rounds-to-zero"),
-        pytest.param(
-            {("1", "abstention", 0): 1.0},
-            {("1", "abstention", 0): 0.0},
-            "-1.000 against model-a; one chat in common: no interval, no verdict",
-            id="one-chat",
-        ),
-        pytest.param(
-            {("1", "abstention", 0): 1.0},
-            {("2", "abstention", 0): 1.0},
-            "no question in common with model-a",
-            id="none",
-        ),
+        pytest.param(["x={a}", "x={b}"], "two runs are called x", id="one-name-for-two"),
+        pytest.param(["{a}", "{a}"], "two runs are called", id="one-file-twice"),
+        pytest.param(["{a}", "nothing.jsonl"], "nothing.jsonl", id="no-such-file"),
+        pytest.param(["{a}", "--margin", "0"], "--margin", id="no-margin"),
+        pytest.param(["{a}", "--plot", "x.txt"], ".png, .svg or .pdf", id="no-such-picture"),
+        pytest.param(["{a}", "--html", "nowhere/x.html"], "--html", id="no-such-folder"),
     ],
 )
-def test_verdict_in_words(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    first: Mapping[Question, float],
-    second: Mapping[Question, float],
-    headline: str,
+def test_refusals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    one, other = write_scores(tmp_path / "one.jsonl", first), write_scores(tmp_path / "other.jsonl", second)
-    write_sidecar(one, "model-a")
-    write_sidecar(other, "model-b")
-    assert f"\nverdict: {headline}\n" in report(capsys, one, other)[1]
-    in_markdown = headline.replace("<", "\\<")
-    assert f"**Overall: {in_markdown}.**" in report(capsys, one, other, "--format", "markdown")[1]
-    assert json.loads(report(capsys, one, other, "--format", "json")[1])["comparisons"][0]["headline"] == headline
-
-
-def test_an_ability_is_judged_by_its_adjusted_p_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Alone the difference of one ability would be beyond noise; among ten it is not, and the word follows that."""
-    first = {(str(chat), ability, 0): 0.5 for chat in range(4) for ability in ABILITIES}
-    steps = (0.1, 0.2, 0.2, 0.3)  # mean 0.2, SE 0.0408, t = 4.9 with 3 degrees of freedom: p = 0.016
-    second = {key: 0.5 + (steps[int(key[0])] if key[1] == "summarization" else 0) for key in first}
-    one, other = write_scores(tmp_path / "one.jsonl", first), write_scores(tmp_path / "other.jsonl", second)
-    found = json.loads(report(capsys, one, other, "--format", "json")[1])["comparisons"][0]
-    ability = found["abilities"]["summarization"]
-    assert ability["low"] > 0
-    assert ability["p"] == pytest.approx(0.0163, abs=1e-4)
-    assert ability["p_holm"] == pytest.approx(10 * ability["p"])
-    assert ability["verdict"] == "noise"
-    assert found["overall"]["verdict"] == "higher"
-    assert "p_holm" not in found["overall"]
+    paths = {name: write_run(tmp_path / name, questions(2, [1.0])) for name in "ab"}
+    assert said in refused(capsys, *(argument.format(**paths) for argument in arguments))
 
 
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        pytest.param({"judge_model": "judge-2"}, "judge differs: judge-1 for A, judge-2 for B", id="judge"),
-        pytest.param({"judge_base_url": "http://y/v1"}, "judge endpoint differs: http://judge/v1 for A, ", id="url"),
-        pytest.param({"judge_temperature": 0}, "judge temperature differs: 0.3 for A, 0 for B", id="temperature"),
         pytest.param(
-            {"judge_reasoning_effort": "low"}, "judge reasoning effort differs: none for A, low for B", id="effort"
+            {"settings__body": {"model": "judge-2"}},
+            "judge differs: judge-2, reference: judge-1 (b, c)",
+            id="judge",
         ),
         pytest.param(
-            {"criterion_prompt_sha256": "9" * 64},
-            "criterion prompt differs: cccccccccccc for A, 999999999999 for B",
+            {"settings__criterion_prompt": "builtin"},
+            "criterion prompt differs: builtin, reference: official (b, c)",
             id="prompt",
         ),
-        pytest.param({"event_ordering": "tau"}, "event_ordering differs: strict for A, tau for B", id="mode"),
         pytest.param(
-            {"data": DATA | {"questions_sha256": "7" * 64}},
-            "questions file differs: 111111111111 for A, 777777777777 for B",
-            id="data",
+            {"settings__event_ordering": "tau"},
+            "event_ordering differs: tau, reference: strict (b, c)",
+            id="mode",
         ),
         pytest.param(
-            {"data": {}}, "not known of both runs, and possibly different: questions file, chats file", id="no-data"
+            {"answers__data": {}}, "data differs: unknown; 2 chats, reference:", id="data"
         ),
-        pytest.param({"selected": 9}, "B is partial: n=4 of 9 selected", id="partial"),
+        pytest.param(
+            {"answers__settings__body": {"model": "m", "temperature": 0.6}},
+            "temperature of the answers differs: 0.6, reference: 1.0 (b, c)",
+            id="sampling",
+        ),
+        pytest.param(
+            {"answers__settings__body": {"model": "m", "temperature": 1.0}},
+            "max_tokens of the answers differs: not set, reference: 1000 (b, c)",
+            id="setting-not-sent",
+        ),
+        pytest.param({"mixed": True}, "judged partly with other settings (b, c)", id="mixed"),
+        pytest.param(
+            {"answers__shrunk": {"1": 7}}, "chats cut further to fit the endpoint: 1", id="shrunk"
+        ),
+        pytest.param(
+            {"selected": {"1": {"abstention": 9}}}, "scored: 2 of 9 selected", id="partial"
+        ),
+        pytest.param(
+            {"without": ["record"]}, "the settings are unknown: no record", id="settings-unknown"
+        ),
     ],
 )
-def test_notes_on_what_differs(tmp_path: Path, changes: dict[str, Any], note: str) -> None:
-    one = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
-    other = write_scores(tmp_path / "other.jsonl", four(1, 0, 1, 1))
-    write_sidecar(one, "A")
-    write_sidecar(other, "B", **changes)
-    notes = beam_report.compare(load_run(one), load_run(other)).notes
-    assert len(notes) == 1
-    assert notes[0].startswith(note)
-
-
-def test_no_note_when_nothing_differs(tmp_path: Path) -> None:
-    one = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
-    write_sidecar(one)
-    assert beam_report.compare(load_run(one), load_run(one)).notes == []
-
-
-@pytest.mark.parametrize(
-    ("mode", "expected"),
-    [
-        pytest.param("tau", ["alignment prompt differs: one for A, two for B"], id="tau"),
-        pytest.param("strict", [], id="strict-has-no-alignment"),
-    ],
-)
-def test_alignment_prompts_matter_in_tau_mode_only(tmp_path: Path, mode: str, expected: list[str]) -> None:
-    runs = []
-    for name, prompt in (("A", "one"), ("B", "two")):
-        path = write_scores(tmp_path / f"{name}.jsonl", four(1, 0, 1, 1))
-        write_sidecar(path, name, event_ordering=mode, alignment_prompt_sha256=prompt)
-        runs.append(load_run(path))
-    assert beam_report.compare(*runs).notes == expected
-
-
-@pytest.mark.parametrize(
-    ("p", "text"),
-    [(None, "-"), (0.0004, "<0.001"), (0.04, "0.040"), (0.0496, "0.0496"), (0.0504, "0.0504"), (0.04996, "0.04996"),
-     (0.05, "0.050"), (1.0, "1.000")],
-)  # fmt: skip
-def test_p_values_show_on_which_side_of_the_threshold_they_lie(p: float | None, text: str) -> None:
-    assert beam_report.p_text(p) == text
-
-
-@pytest.mark.parametrize("form", ["text", "markdown"])
-def test_every_form_says_what_the_scores_are_a_mixture_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+def test_notes_are_made_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], note: str
 ) -> None:
-    path = write_scores(tmp_path / "one.jsonl", {(chat, "event_ordering", 0): 1.0 for chat in "12"})
-    sidecar = {"settings": {}, "answers": [{"model": "A"}], "mixed_with": [{"settings": {}}]}
-    (tmp_path / "one.run.json").write_text(json.dumps(sidecar))
-    shown = report(capsys, path, "--format", form)[1]
-    assert "event_ordering: mode unknown" in shown
-    assert "A part was judged with other settings or unknown ones: judge, prompts, data." in shown
-    assert "A part was answered with" not in shown
-    sidecar["answers"] = [{"model": "A", "mixed_models": [None]}, {"model": "B", "mixed_models": ["C", "A"]}]
-    (tmp_path / "one.run.json").write_text(json.dumps(sidecar))
-    shown = report(capsys, path, "--format", form)[1]
-    assert "A part was answered with other settings or unknown ones: model, sampling, data." in shown
-    assert "A + C + B" in shown
+    run = questions(2, [1.0])
+    paths = [write_run(tmp_path / "a", run)]
+    paths += [f"{name}={write_run(tmp_path / name, run, **changes)}" for name in "bc"]
+    notes = as_json(capsys, *paths)["notes"]
+    assert len([text for text in notes if note in text]) == 1
+    assert report(capsys, *paths).count(note) == 1
 
 
-def test_the_summary_alone_keeps_to_its_width_too(tmp_path: Path) -> None:
-    path = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1) | {("1", "event_ordering", 0): 1.0})
-    write_run(
-        path,
-        settings={"judge_model": "裁判" * 60, "event_ordering": "mixed"},
-        answers=[{"model": "模型" * 60, "selected": 70_000, "mixed_models": ["m"], "shrunk": {"1": 2}}],
-        counts={"answers": 70_000, "outdated": 70_000, "stale": 70_000, "unscorable": 70_000},
-        mixed_with=[{"settings": {}}],
-    )
-    assert max(map(columns_of, summary_lines(load_run(path)))) <= 80
-
-
-def test_notes_on_lost_verdicts_and_mixed_settings(tmp_path: Path) -> None:
-    one = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
-    write_lines(tmp_path / "one.details.jsonl", [detail(("1", "abstention", 1), [None, None])])
-    sidecar = {"settings": SETTINGS, "answers": [{"model": "A", "data": DATA}], "mixed_with": [{"settings": {}}]}
-    (tmp_path / "one.run.json").write_text(json.dumps(sidecar))
-    notes = beam_report.compare(load_run(one), load_run(one)).notes
-    assert notes[:2] == [
-        "A was judged with settings that changed on the way, or are unknown of a part",
-        "A: 2 verdicts unreadable or failed, counted as 0",
-    ]
-
-
-def test_a_file_without_a_record_beside_one_with_makes_the_answers_mixed(tmp_path: Path) -> None:
-    path = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
-    known = {"model": "A", "settings": {"temperature": 1.0, "top_p": 0.9}}
-    for answers, mixed in (
-        ([known, {"model": None, "settings": {}}], True),
-        ([known, {"model": "A", "settings": {"top_p": 0.9, "temperature": 1.0}}], False),
-        ([known, {"model": "A", "settings": {"top_p": 0.9, "temperature": 0.2}}], True),
-    ):
-        write_run(path, answers=answers)
-        assert load_run(path).mixed_answers == mixed
-
-
-def test_notes_on_mixed_and_changed_answers_and_shrunk_chats(tmp_path: Path) -> None:
-    one = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
-    other = write_scores(tmp_path / "other.jsonl", four(1, 0, 1, 1))
-    write_run(one, answers=[{"model": "A", "data": DATA, "shrunk": {}}])
-    write_run(
-        other,
-        answers=[{"model": "B", "data": DATA, "shrunk": {"3": 390}, "mixed_models": ["B"]}],
-        counts={"outdated": 1},
-    )
-    notes = beam_report.compare(load_run(one), load_run(other)).notes
-    assert 'shrunk of the answers differs: {} for A, {"3": 390} for B' in notes
-    assert "B was answered with settings that changed on the way, or are unknown of a part" in notes
-    assert "B: 1 score of answers that have changed since" in notes
-    assert "chats cut further to fit the endpoint: 1" in summary_lines(load_run(other))
-    assert not [line for line in summary_lines(load_run(one)) if "cut further" in line]
-
-
-@pytest.mark.parametrize(
-    ("models", "files", "names"),
-    [
-        pytest.param(("A", "B"), ("x/s.jsonl", "y/s.jsonl"), ["A", "B"], id="different-models"),
-        pytest.param(("A", "A"), ("a.jsonl", "b.jsonl"), ["A (a.jsonl)", "A (b.jsonl)"], id="file-names"),
-        pytest.param(("A", "A"), ("x/s.jsonl", "y/s.jsonl"), ["A (x/s.jsonl)", "A (y/s.jsonl)"], id="folders"),
-        pytest.param(
-            ("A", "B", "A"),
-            ("x/s.jsonl", "y/s.jsonl", "z/s.jsonl"),
-            ["A (x/s.jsonl)", "B", "A (z/s.jsonl)"],
-            id="three",
-        ),
-        pytest.param((None, None), ("x/s.jsonl", "y/s.jsonl"), ["x/s.jsonl", "y/s.jsonl"], id="no-sidecars"),
-    ],
-)
-def test_runs_are_told_apart(
-    tmp_path: Path, models: tuple[str | None, ...], files: tuple[str, ...], names: list[str]
-) -> None:
-    runs = []
-    for model, file in zip(models, files, strict=True):
-        path = write_scores(tmp_path / file, four(1, 0, 1, 1))
-        if model:
-            write_sidecar(path, model)
-        runs.append(load_run(path))
-    assert [run.name for run in beam_report.distinct_names(runs, [""] * len(runs))] == names
-
-
-@pytest.mark.parametrize(
-    ("urls", "names"),
-    [
-        pytest.param(["http://localhost:8000/v1", "https://p.example/v1"], ["localhost:8000", "p.example"], id="hosts"),
-        pytest.param(["http://localhost:1/v1", "http://localhost:2/v1"], ["localhost:1", "localhost:2"], id="ports"),
-        pytest.param(["http://u:p@one/v1", "http://two/v1"], ["one", "two"], id="credentials"),
-        pytest.param(["http://x/a/v1", "http://x/b/v1"], ["0.jsonl", "1.jsonl"], id="one-host"),
-        pytest.param(
-            ["http://x/v1", "http://y/v1", "http://x/v1"], ["0.jsonl", "1.jsonl", "2.jsonl"], id="two-of-three"
-        ),
-        pytest.param(["http://x/v1", None], ["0.jsonl", "1.jsonl"], id="not-recorded"),
-        pytest.param(["http://x/v1", "http://[y/v1"], ["0.jsonl", "1.jsonl"], id="no-url"),
-    ],
-)
-def test_runs_of_one_model_are_told_apart_by_their_hosts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], urls: list[str | None], names: list[str]
-) -> None:
-    paths = [write_scores(tmp_path / f"{place}.jsonl", four(1, 0, 1, 1)) for place in range(len(urls))]
-    for path, url in zip(paths, urls, strict=True):
-        write_sidecar(path, "m", base_url=url)
-    runs = json.loads(report(capsys, *paths, "--format", "json")[1])["runs"]
-    assert [run["name"] for run in runs] == [f"m ({name})" for name in names]
-
-
-def test_hosts_of_shards(tmp_path: Path) -> None:
-    run = load_run(write_scores(tmp_path / "s.jsonl", four(1, 0, 1, 1)))
-    assert beam_report.hosts_of(run) == ""
-    shards = [{"base_url": url} for url in ("http://a/v1", "http://b/v1", "http://a/v2")]
-    (tmp_path / "s.run.json").write_text(json.dumps({"answers": shards}))
-    assert beam_report.hosts_of(run) == "a + b"
-
-
-def test_titles_hold_names_whole_where_they_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [write_scores(tmp_path / name, four(1, 0, 1, 1)) for name in ("scores.jsonl", "provider.scores.jsonl")]
-    for path in paths:
-        write_sidecar(path, "my-model")
-    titles = [line for line in report(capsys, *paths)[1].splitlines() if line.startswith("===")]
-    assert titles == [
-        "=== BEAM summary (n=4) === · my-model (scores.jsonl)",
-        "=== BEAM summary (n=4) === · my-model (provider.scores.jsonl)",
-        "=== my-model (provider.scores.jsonl) against my-model (scores.jsonl) ===",
-    ]
-    assert report(capsys, paths[0])[1].startswith("=== BEAM summary (n=4) ===\n"), "one run needs no name there"
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        pytest.param(
-            "=== BEAM summary (n=4) ===", "=== BEAM summary (n=4) === · " + "a" * 25 + "…" + "a" * 25, id="cut"
-        ),
-        pytest.param("=" * 70, "=" * 70, id="no-room"),
-        pytest.param("=" * 88, "=" * 79 + "…", id="too-long-without-a-name"),
-    ],
-)
-def test_the_start_of_a_title_is_never_cut(line: str, expected: str) -> None:
-    assert beam_report.titled(line, "a" * 60) == expected
-
-
-def test_the_same_file_twice_has_two_names(tmp_path: Path) -> None:
-    run = load_run(write_scores(tmp_path / "s.jsonl", four(1, 0, 1, 1)))
-    assert [named.name for named in beam_report.distinct_names([run, load_run(run.path)], ["x", "x"])] == [
-        "s.jsonl, no. 1",
-        "s.jsonl, no. 2",
-    ]
-
-
-# Files as they come
-
-
-def test_identity_and_the_last_line_of_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [
-        {"chat_id": 3, "question_type": "abstention", "question_index": 0, "score": 0},
-        {"chat_id": "3", "question_type": "abstention", "question_index": 0, "score": 1},
-        {"chat_id": "4", "question_type": "abstention", "question_index": 0, "score": 0.5},
-    ]
-    assert "  abstention: 0.7500 (n=2)" in report(capsys, write_lines(tmp_path / "scores.jsonl", rows))[1]
-
-
-ROW = '{"chat_id": "1", "question_type": "abstention", "question_index": 0, "score": %s}'
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        pytest.param('{"chat_id": "1", "question_ty', id="torn"),
-        pytest.param("null", id="null"),
-        pytest.param("[]", id="list"),
-        pytest.param(ROW % "NaN", id="nan"),
-        pytest.param(ROW % "1e999", id="infinite"),
-        pytest.param(ROW % "-0.5", id="negative"),
-        pytest.param(ROW % "true", id="boolean"),
-        pytest.param(ROW % '"1"', id="text"),
-        pytest.param('{"chat_id": "1", "question_type": "abstention", "question_index": 0}', id="no-score"),
-        pytest.param('{"chat_id": "1", "question_type": ["a"], "question_index": 0, "score": 1}', id="list-as-ability"),
-    ],
-)
-def test_damaged_lines_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: str) -> None:
-    path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:2], damaged, *lines[2:]]) + "\n")
-    code, out, err = report(capsys, path)
-    assert code == 0
-    assert "overall: 0.7500" in out
-    assert "scores.jsonl line 3" in err
-    assert len(err.splitlines()) == 1
-    path.write_text(damaged + "\n")
-    code, out, err = report(capsys, path)
-    assert (code, out) == (2, "")
-    assert "holds no scores" in err.splitlines()[-1]
-
-
-def test_a_file_of_another_kind_is_one_warning_and_the_error(
+def test_unreadable_verdicts_and_a_judge_without_form_are_noted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_lines(tmp_path / "answers.jsonl", [identity(question) | {"response": "a"} for question in many(0)])
-    code, _, err = report(capsys, path)
-    assert code == 2
-    warning, error = err.splitlines()
-    assert warning == f"warning: {path} lines 1 to 120: no 'score'; left out"
-    assert error.startswith(f"error: {path} holds no scores")
+    run = [question(1, None, 1.0, None), question(2, 1.0)]
+    paths = [write_run(tmp_path / "a", questions(2, [1.0])), f"b={write_run(tmp_path / 'b', run)}"]
+    assert "verdicts: 2 unreadable, 0 failed calls (b)" in as_json(capsys, *paths)["notes"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        pytest.param("empty.jsonl", b"", "holds no scores", id="empty"),
-        pytest.param("missing.jsonl", None, "No such file", id="missing"),
-        pytest.param("bad.jsonl.gz", b"\x1f\x8b\x08\x00broken", "damaged gzip", id="broken-gzip"),
-    ],
-)
-def test_files_that_cannot_be_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, message: str
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    code, out, err = report(capsys, tmp_path / name)
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    assert name in err
-    assert message in err
+def test_runs_that_agree_have_no_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [write_run(tmp_path / n, questions(2, [1.0]), model=n, host=n) for n in "ab"]
+    assert as_json(capsys, *paths)["notes"] == []
 
 
-def test_gzip_with_its_neighbours(tmp_path: Path) -> None:
-    plain = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
-    write_sidecar(plain, "model-a")
-    packed = tmp_path / "scores.jsonl.gz"
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert load_run(packed).name == "model-a"
-    assert load_run(packed).scores == load_run(plain).scores
+# ------------------------------------------------------------------------------------------------
+# Text, markdown, picture, page.
 
 
-ODD_SIDECARS = [
-    "null", "[]", "{", '"x"', "{}", '{"settings": 3, "answers": {}, "counts": []}',
-    '{"answers": [3, {"model": 7, "selected": "700", "data": []}], "counts": {"answers": null, "empty": true}}',
-    '{"answers": [{"model": "m", "data": {"chats_sha256": null}}], "settings": {"judge_temperature": NaN}}',
-    '{"answers": [{"model": "a\\u0000\\u001b[31m\\ud83d\\nb", "selected": -4}], "settings": {"judge_model": 5}}',
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("sidecar", ODD_SIDECARS)
-@pytest.mark.parametrize("form", ["text", "markdown", "json"])
-def test_odd_sidecars_never_stop_the_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sidecar: str, form: str
-) -> None:
-    path = write_scores(tmp_path / "scores.jsonl", four(1, 0, 1, 1))
-    path.with_suffix(".run.json").write_text(sidecar)
-    code, out, _ = report(capsys, path, path, "--format", form)
-    assert code == 0
-    assert "nan" not in out.lower()
-    assert "\x1b" not in out
-    out.encode("utf-8")
-
-
-# Markdown and JSON
-
-
-def test_markdown_is_a_table_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = write_scores(tmp_path / "one.jsonl", four(1, 0, 1, 1))
-    other = write_scores(tmp_path / "other.jsonl", four(1, 0, 1, 0))
-    write_sidecar(one, "a|b*c", selected=9)
-    write_sidecar(other, "model-b")
-    lines = report(capsys, one, other, "--format", "markdown")[1].splitlines()
-    assert lines[:9] == [
-        "### a\\|b\\*c (n=4 of 9 selected)",
-        "",
-        "Judge: judge-1, event_ordering: strict. Intervals by 2 chats.",
-        "",
-        "|  | score | 95 % interval | half points kept | n |",
-        "| :-- | --: | --: | --: | --: |",
-        "| **overall** | 0.7500 | 0.000 to 1.000 | - | 4 |",
-        "| abstention | 0.7500 | 0.000 to 1.000 | - | 4 |",
-        "| contradiction_resolution | - | - | - | 0 |",
-    ]
-    assert "### model-b against a\\|b\\*c" in lines
-    assert "| abstention | -0.2500 | -1.000 to +1.000 | 4 | 0.500 | no difference beyond noise |" in lines
-    for block in "\n".join(lines).split("\n\n"):
-        if block.startswith("|"):
-            assert len({row.replace("\\|", "").count("|") for row in block.splitlines()}) == 1
-
-
-def test_json_holds_what_the_help_page_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = write_scores(tmp_path / "one.jsonl", many(0))
-    other = write_scores(tmp_path / "other.jsonl", many(0.1, chats=5))
-    write_sidecar(one, selected=700)
-    out = report(capsys, one, other, "--format", "json")[1]
-    found = json.loads(out, parse_constant=pytest.fail)
-    page = beam_report.__doc__ or ""
-    listed = {line.split(":")[0].strip(): line.split(":", 1)[1] for line in page.splitlines() if line.startswith("  ")
-              and ":" in line}  # fmt: skip
-
-    def names(line: str) -> list[str]:
-        return [part.split("(")[0].strip() for part in line.split(",") if part.split("(")[0].strip()]
-
-    assert list(found) == ["version", "level", "runs", "comparisons"]
-    assert list(found["runs"][0]) == names(listed["run"])
-    assert list(found["runs"][0]["counts"]) == names(listed["counts"])
-    assert list(found["runs"][0]["overall"]) == names(listed["overall and each ability of a run"])
-    assert list(found["comparisons"][0]) == names(listed["comparison"])
-    assert list(found["runs"][0]["abilities"]) == list(ABILITIES)
-    comparison = found["comparisons"][0]
-    assert (comparison["only_first"], comparison["only_second"], comparison["overall"]["n"]) == (20, 0, 100)
-    assert sorted(comparison["abilities"]["summarization"]) == sorted(
-        ["n", "chats", "difference", "standard_error", "low", "high", "p", "p_holm", "verdict"]
-    )
-
-
-ODD_NAMES = [
-    pytest.param("one\ntwo", "one two", id="line feed"),
-    pytest.param("one|two", "one|two", id="bar"),
-    pytest.param("one\u2028\ttwo\x1b[31m", "one two [31m", id="other controls"),
-    pytest.param("one\ud83dtwo", "one\\ud83dtwo", id="lone surrogate"),
-]
-
-
-@pytest.mark.parametrize(("name", "shown"), ODD_NAMES)
-def test_odd_names_of_abilities(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, shown: str) -> None:
-    rows = {(chat, name, 0): 1.0 for chat in "12"}
-    path = write_scores(tmp_path / "scores.jsonl", rows)
-    write_sidecar(path, name, judge_model=name)
-    text = report(capsys, path, path)[1]
-    assert f"\n  {shown}".ljust(27) + "    0.0000" in text
-    lines = report(capsys, path, path, "--format", "markdown")[1].split("\n")
-    escaped = re.sub(r"([\\|\[])", r"\\\1", shown)
-    assert len([line for line in lines if line.startswith(f"| {escaped} | ")]) == 3, "two runs and their difference"
-    for block in "\n".join(lines).split("\n\n"):
-        if block.startswith("|"):
-            assert all(row.startswith("| ") and row.endswith(" |") for row in block.strip().split("\n"))
-            assert len({row.replace("\\|", "").count("|") for row in block.strip().split("\n")}) == 1
-
-
-SCORED = st.dictionaries(
-    st.tuples(st.sampled_from("123"), st.sampled_from(ABILITIES[:3]), st.integers(0, 2)),
-    st.integers(1, 6).flatmap(lambda items: st.integers(0, items).map(lambda met: met / items)),
-    min_size=1,
-)
-
-
-@settings(deadline=None)
-@given(first=SCORED, second=SCORED)
-def test_no_format_ever_shows_nan(
-    tmp_path_factory: pytest.TempPathFactory, first: dict[Question, float], second: dict[Question, float]
-) -> None:
-    folder = tmp_path_factory.mktemp("runs")
-    runs = [load_run(write_scores(folder / name, rows)) for name, rows in (("a.jsonl", first), ("b.jsonl", second))]
-    comparisons = [beam_report.compare(runs[0], runs[1])]
-    json.dumps(beam_report.report_object(runs, comparisons), allow_nan=False)
-    for lines in (beam_report.text_lines(runs, comparisons), beam_report.markdown_lines(runs, comparisons)):
-        assert not {"nan", "inf", "-0.0000", "-0.000"} & set("\n".join(lines).lower().split())
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "sign", "expected"),
-    [
-        pytest.param(0.12345, 4, False, "0.1235", id="rounded"),
-        pytest.param(None, 4, False, "-", id="none"),
-        pytest.param(-0.00004, 4, False, "0.0000", id="no-negative-zero"),
-        pytest.param(0.00004, 3, True, "0.000", id="zero-has-no-sign"),
-        pytest.param(0.021, 3, True, "+0.021", id="plus"),
-        pytest.param(-0.021, 3, True, "-0.021", id="minus"),
-    ],
-)
-def test_numbers(value: float | None, digits: int, sign: bool, expected: str) -> None:
-    assert number(value, digits, sign) == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, "        "),
-        (0.0, "        "),
-        (0.5, "████    "),
-        (0.45, "███▋    "),
-        (0.99, "███████▉"),
-        (1.0, "████████"),
-    ],
-)
-def test_bars(value: float | None, expected: str) -> None:
-    assert bar(value, 8) == expected
-
-
-@settings(deadline=None)
-@given(st.floats(0, 1), st.integers(1, 40))
-def test_bars_have_their_width(value: float, cells: int) -> None:
-    assert len(bar(value, cells)) == cells
-
-
-def test_shortened_names_keep_both_ends() -> None:
-    assert beam_width.shortened("abcdefghij", 10) == "abcdefghij"
-    assert beam_width.shortened("abcdefghijk", 10) == "abcde…hijk"
-
-
-# The plot
-
-
-@pytest.fixture
-def two_runs(tmp_path: Path) -> list[Path]:
-    paths = [write_scores(tmp_path / name, many(shift)) for name, shift in (("a.jsonl", 0), ("b.jsonl", 0.2))]
-    write_sidecar(paths[0], "_starts with an underscore and has $dollars$ 模型")
-    write_sidecar(paths[1], "x" * 300)
+def eight_runs(tmp_path: Path, **how: Any) -> list[str]:
+    """A reference and seven others, which have failed answers."""
+    paths = []
+    for place in range(8):
+        run = [
+            question(chat, float((chat + index + place) % 3 == 0), ability=ability, index=index)
+            for chat in range(8)
+            for ability in ABILITIES
+            for index in range(2)
+        ]
+        run = [failed(1, index=9 + i) for i in range(20 * (place > 0))] + run
+        paths.append(str(write_run(tmp_path / str(place), run, host=f"host{place}", **how)))
     return paths
 
 
-@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
-def test_plot_in_each_format(
-    two_runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, start: bytes
+def test_eight_runs_fit_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = report(capsys, *eight_runs(tmp_path))
+    lines = text.splitlines()
+    assert len(lines) <= 40
+    table = lines.index(next(line for line in lines if line.startswith("run ")))
+    rows = lines[table + 1 : table + 9]
+    assert len({len(line) for line in rows}) == 1
+    scores = [float(row.split()[2]) for row in rows]  # m (host3) 0.333 …
+    assert scores == sorted(scores, reverse=True)
+    assert "no difference" not in text
+    assert "a rerun on the same chats varies less" in text
+
+
+def test_abilities_are_one_line_unless_one_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
-    target = tmp_path / f"plot{suffix}"
-    code, out, err = report(capsys, *two_runs, "--plot", target)
-    assert code == 0
-    assert out.startswith("=== BEAM summary")
-    assert err == f"plot written to {target}\n"
-    assert target.read_bytes().startswith(start)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+    same = [question(c, float(c % 2), ability=a) for c in range(9) for a in ABILITIES]
+    near = [question(c, float(c % 2 or (c == 0 and a == "summarization")), ability=a)
+            for c in range(9) for a in ABILITIES]  # fmt: skip
+    far = [
+        question(c, float(c % 2 and a != "abstention"), ability=a)
+        for c in range(9)
+        for a in ABILITIES
+    ]
+    far += [question(c, 1.0, index=1) for c in range(9, 40)]
+    same += [question(c, 0.0, index=1) for c in range(9, 40)]
+    paths = [write_run(tmp_path / "a", same), f"b={write_run(tmp_path / 'b', near)}"]
+    text = report(capsys, *paths)
+    assert "largest difference is +0.111 (summarization, b); two equal models" in text
+    assert "0.086 (median), one pair in twenty 0.146" in text
+    text = report(capsys, *paths, f"c={write_run(tmp_path / 'c', far)}")
+    assert "Abilities of c:" in text
+    assert "Abilities of b:" not in text
+    assert re.search(r"^abstention +40 .* <0\.001$", text, re.MULTILINE)
+    assert "two equal models" not in text
 
 
-def test_plot_shows_each_run_and_nothing_is_cut_off(two_runs: list[Path]) -> None:
-    pytest.importorskip("matplotlib")
-    figure = beam_plot.draw([load_run(path) for path in two_runs])
-    axes = figure.axes[0]
-    legend = axes.get_legend()
-    assert legend is not None
-    assert legend.get_texts()[0].get_text().startswith("_starts with an underscore and has $dollars$ 模型:  overall ")
-    assert not legend.get_texts()[0].get_parse_math()
-    looks = {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_marker() != "None"}
-    assert len({colour for colour, _ in looks}) == len({marker for _, marker in looks}) == 2
-    tops = [label.get_text() for label in axes.get_yticklabels()]
-    assert tops[:2] == ["overall", "abstention"]
-    with warnings.catch_warnings(action="ignore"):  # the font has no Chinese letters
-        inside = figure.get_tightbbox()
-    assert inside.x0 >= 0
-    assert inside.x1 <= figure.get_figwidth()
-    assert inside.y0 >= 0
-    assert inside.y1 <= figure.get_figheight()
+def test_one_run_is_its_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_run(tmp_path, questions(3, [1.0, 0.0]))
+    assert report(capsys, path).startswith("=== BEAM summary (n=6) ===\noverall: 0.5000\n")
+    text = report(capsys, path, "--format", "markdown")
+    assert "Abilities of m:" in text
+    assert re.search(r"^\|abstention +\| +6 \| 0\.500 \|", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("one\ntwo", id="line feed"),
-        pytest.param("one\ud83dtwo", id="lone surrogate"),
-        pytest.param("模型🙂" * 60, id="double width"),
-        pytest.param("long-name " * 30, id="long"),
-        pytest.param("long-name" * 30, id="one long word"),
-    ],
-)
-def test_plot_of_odd_names(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    pytest.importorskip("matplotlib")
-    path = write_scores(tmp_path / "scores.jsonl", {("1", name, 0): 1.0, ("1", "abstention", 0): 1.0})
-    write_sidecar(path, name, judge_model=name)
-    assert report(capsys, path, path, "--plot", tmp_path / "plot.svg")[0] == 0
-    axes = (figure := beam_plot.draw([load_run(path)])).axes[0]
-    shown = [label.get_text() for label in axes.get_yticklabels()]
-    assert all("\n" not in text and columns_of(text) <= 24 for text in shown)
-    with warnings.catch_warnings(action="ignore"):  # the font has no Chinese letters
-        inside = figure.get_tightbbox()
-    assert inside.x0 >= 0
-    assert inside.x1 <= figure.get_figwidth()
+HOSTILE = {
+    "control": "a\x1b[31mb\r\n| c |\x00",
+    "markup": "<script>|*x*_`~",
+    "long": "x" * 3000,
+    "surrogate": "\ud800\udfff",
+    "blank": " ",
+}
 
 
-def test_plot_of_one_chat_and_missing_abilities(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    run = load_run(write_scores(tmp_path / "s.jsonl", {("1", "abstention", 0): 0.0, ("1", "abstention", 1): 0.0}))
-    figure = beam_plot.draw([run] * 9)
-    assert "One chat gives no interval." in figure.texts[0].get_text().replace("\n", " ")
-
-
-@pytest.mark.parametrize(
-    ("highest", "end"), [(0.0, 0.2), (0.11, 0.2), (0.31, 0.4), (0.395, 0.5), (0.97, 1.0), (1.0, 1.0)]
-)
-def test_scale_ends_beyond_the_highest_point(highest: float, end: float) -> None:
-    assert beam_plot.scale_end([Estimate(2, 1, highest / 2), Estimate(2, 2, 0.1, 0.1, -0.1, highest)]) == end
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        pytest.param("plot.jpg", "must end in one of .png, .svg, .pdf", id="suffix"),
-        pytest.param("plot", "must end in one of .png, .svg, .pdf", id="no-suffix"),
-        pytest.param("missing/plot.png", "its folder does not exist", id="folder"),
-        pytest.param("folder.png", "this is a folder", id="is-a-folder"),
-    ],
-)
-def test_plot_names_are_checked_before_any_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("form", ["text", "markdown", "json"])
+def test_hostile_names_break_no_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, form: str
 ) -> None:
-    (tmp_path / "folder.png").mkdir()
-    code, out, err = report(capsys, tmp_path / "no-such-scores.jsonl", "--plot", tmp_path / name)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
+    run = questions(3, [1.0, 0.0])
+    plain = report(capsys, *(write_run(tmp_path / n, run, model=n) for n in "ab"), "--format", form)
+    paths = [write_run(tmp_path / "c", run), write_run(tmp_path / "d", run, model=name)]
+    text = report(capsys, *paths, "--format", form)
+    assert text.count("\n") == plain.count("\n")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", text)
+    assert max(map(len, text.splitlines())) < 400
+    text.encode("utf-8")
+    if form == "markdown":
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {13}
+        assert "<script>" not in text
 
 
-def test_without_matplotlib_one_line_says_how_to_get_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    code, out, err = report(capsys, tmp_path / "scores.jsonl", "--plot", tmp_path / "plot.png")
-    assert (code, out, err) == (2, "", "error: --plot needs matplotlib, get it with: pip install matplotlib\n")
+def test_forty_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = questions(3, [1.0, 0.0])
+    names = [f"{'very-long-name-' * 4}{i}" for i in range(40)]
+    paths = [f"{n}={write_run(tmp_path / str(i), run)}" for i, n in enumerate(names)]
+    lines = report(capsys, *paths).splitlines()
+    rows = [line for line in lines if line.startswith("very-long-na…")]
+    assert len(rows) == 40
+    assert len({len(row) for row in rows}) == 1
+    assert all(row.split()[0].endswith(f"-{i}") for i, row in enumerate(rows))
 
 
-# The command line
+def test_questions_for_the_page(tmp_path: Path) -> None:
+    one = [question(2, 1.0), question(10, 0.0, response="x"), question(2, 1.0, index=1)]
+    two = [question(2, None, response="y", finish_reason="length")]
+    paths = [str(write_run(tmp_path / "a", one)), f"b={write_run(tmp_path / 'b', two)}"]
+    views = views_of(load_subjects(paths))
+    places = [(view["chat_id"], view["question_index"]) for view in views]
+    assert places == [("2", 0), ("2", 1), ("10", 0)]
+    assert views[2]["question"] == "question 0 of chat 10"
+    assert (views[2]["gold_answer"], views[2]["rubric"]) == ("gold", ["item 0"])
+    assert views[2]["runs"][1] is None
+    seen = views[0]["runs"][1]
+    assert (seen["score"], seen["response"], seen["finish_reason"]) == (0.0, "y", "length")
+    assert [(v["criterion"], v["status"], v["level"]) for v in seen["verdicts"]] == [
+        ("item 0", "unreadable", None)
+    ]
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        pytest.param([], "the following arguments are required: SCORES", id="no-file"),
-        pytest.param(["x.jsonl", "--format", "html"], "invalid choice: 'html'", id="format"),
-    ],
-)
-def test_usage_errors(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
-    code, out, err = report(capsys, *argv)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
-def test_help_is_the_module_docstring() -> None:
-    ran = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    assert (beam_report.__doc__ or "").strip() in ran.stdout
-
-
-def test_heavy_packages_are_not_imported_without_a_plot(two_runs: list[Path]) -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import beam_report; "
-        f"beam_report.main({[str(path) for path in two_runs]!r}); "
-        "assert not {'matplotlib', 'numpy', 'scipy'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
-def test_a_closed_pipe_is_no_traceback(two_runs: list[Path]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)  # before the report begins: it cannot have written everything by then
-    with open(writing, "wb") as pipe:
-        ran = subprocess.run([sys.executable, SCRIPT, *two_runs], stdout=pipe, stderr=subprocess.PIPE)
-    assert b"Traceback" not in ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("end", "text"),
-    [(0.0, "0.000"), (-0.000313, "-0.000"), (0.0004, "+0.000"), (-0.021, "-0.021"), (0.5, "+0.500")],
-    ids=["zero", "just-below", "just-above", "negative", "positive"],
-)
-def test_an_end_of_a_difference_keeps_its_side_of_zero(end: float, text: str) -> None:
-    assert beam_report.signed(end) == text
+def test_picture_and_page_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    paths = [write_run(tmp_path / n, questions(3, [1.0, 0.0]), model=n) for n in "ab"]
+    picture, page = tmp_path / "x.svg", tmp_path / "x.html"
+    report(capsys, *paths, "--plot", picture, "--html", page)
+    for file in (picture, page):
+        text = file.read_text("utf-8")
+        assert "judge-1" in text
+        assert "not worse by more than 0.03" in text or "too few chats" in text
