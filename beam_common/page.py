@@ -109,10 +109,9 @@ def _table(report: Json, shown: Shows) -> str:
     scale = _scale(rows, report["margin"]) if len(shown) > 1 else Scale(0.5, 0.55, 0.5, 0)
     table = [_cells(row, scale) for row in rows]
     heads = [head for head in table[0] if any(cells[head] != "-" for cells in table)]
-    lines = [
-        f'<th data-head="{head}">{_axis(scale) if head == "forest" else head}</th>'
-        for head in heads
-    ]
+    lines = ["<tr>"]
+    for head in heads:
+        lines.append(f'<th data-head="{head}">{_axis(scale) if head == "forest" else head}</th>')
     for cells in table:
         lines.append("<tr>")
         lines += [f'<td data-head="{head}">{cells[head]}</td>' for head in heads]

@@ -145,12 +145,12 @@ def rows_of(report: Json, shown: Shows) -> list[Row]:
     if len(rows) > 1:
         return sorted(rows, key=lambda row: -(row.part["score"] or 0))
     parts = {"overall": run, **run["abilities"]}
-    return [_ability_row(name, part) for name, part in parts.items()]
+    return [_ability_row(name, part, said.answers) for name, part in parts.items()]
 
 
-def _ability_row(name: str, part: Json) -> Row:
+def _ability_row(name: str, part: Json, answers: int | None) -> Row:
     ends = part["low"], part["high"]
-    said = Shown(f"{interval(*ends)}, n={part['n']}", *ends, None, [])
+    said = Shown(f"{interval(*ends)}, n={part['n']}", *ends, answers, [])
     return Row(name.replace("_", " "), part, said, "not worse", part["score"], ends)
 
 

@@ -88,8 +88,8 @@ def test_the_policy_lets_only_our_script_and_style_through(tmp_path: Path) -> No
 def test_no_text_becomes_markup(tmp_path: Path, hostile: str) -> None:
     plain = Reader(written(tmp_path, THREE, []))
     report = report_of(
-        ("original", 0.312, "reference", "reference"),
-        (hostile, 0.270, "lower", hostile),
+        (hostile, 0.312, "reference", "reference"),
+        ("vendor-a", 0.270, "lower", hostile),
         ("vendor-b", 0.320, "not worse", "not worse by more than 0.03"),
     )
     report[0]["notes"] = [hostile]
@@ -97,8 +97,8 @@ def test_no_text_becomes_markup(tmp_path: Path, hostile: str) -> None:
     reader = Reader(written(tmp_path, report, [view(0, *runs, text=hostile)], hostile))
     assert reader.tags == plain.tags
     assert reader.attributes == plain.attributes
-    # Twice as the title, and as name, words and note.
-    assert reader.text.count(hostile) == 5
+    # Twice as the title, and as finding, name, words and note.
+    assert reader.text.count(hostile) == 6
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,8 @@ def test_every_text_arrives_as_it_was(tmp_path: Path, text: str) -> None:
     (found,) = data_of(page_text)["questions"]
     assert found["question"] == text
     assert found["runs"][0]["response"] == text
-    assert found["runs"][0]["verdicts"][0]["reply"] == text
+    judged = {"item": 0, "status": "scored", "level": 0.0, "reply": text}
+    assert found["runs"][0]["verdicts"] == [judged]  # its criterion is in the rubric
 
 
 # ------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ def test_the_forest_has_the_scale_of_its_intervals(tmp_path: Path) -> None:
 def test_a_single_run_shows_its_abilities(tmp_path: Path) -> None:
     text = written(tmp_path, many(0), [view(0, answered(0.0, "I do not know."))])
     assert re.findall(r"<bdi>(.*?)</bdi>", text) == ["overall", "event ordering", "summary"]
-    assert heads_of(text) == ["run", "score", "forest", "n", "tokens"]
+    assert heads_of(text) == ["run", "score", "forest", "n", "tokens", "cut", "failed"]
 
 
 def test_what_is_unknown_breaks_nothing(tmp_path: Path) -> None:

@@ -192,8 +192,8 @@ def test_words_and_what_hides_behind_the_score_stand_beside_the_run() -> None:
 @pytest.mark.parametrize("others", [0, 1, 40])
 @pytest.mark.parametrize(
     "name",
-    [LONG_NAME, "超长上下文模型版本" * 5, "VENDOR/MODEL-" * 6],
-    ids=["long", "CJK", "capitals"],
+    [LONG_NAME, "超长上下文模型版本" * 5, "VENDOR/MODEL-" * 6, r"$\frac{$"],
+    ids=["long", "CJK", "capitals", "no formula"],
 )
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_no_text_meets_another_or_leaves_the_picture(others: int, name: str) -> None:
