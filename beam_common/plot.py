@@ -13,6 +13,7 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,10 +77,8 @@ def check(path: Path) -> None:
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
     check_place("--plot", path)
-    try:
-        import matplotlib  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise UsageError("--plot needs matplotlib: pip install matplotlib") from error
+    if find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib: pip install matplotlib")
 
 
 def check_place(flag: str, path: Path) -> None:

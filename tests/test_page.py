@@ -116,10 +116,6 @@ def test_every_text_arrives_as_it_was(tmp_path: Path, text: str) -> None:
     assert found["runs"][0]["verdicts"] == [judged]  # its criterion is in the rubric
 
 
-# ------------------------------------------------------------------------------------------------
-# Size.
-
-
 def test_a_long_text_keeps_both_ends_and_says_how_much_is_left_out(tmp_path: Path) -> None:
     shown = view(0, answered(0.0, "A" * 60_000 + "Z" * 60_000), None, None)
     (found,) = data_of(written(tmp_path, THREE, [shown]))["questions"]

@@ -111,10 +111,6 @@ def test_the_ending_says_the_format_and_no_setting_stays_changed(
     assert dict(matplotlib.rcParams) == before
 
 
-# ------------------------------------------------------------------------------------------------
-# What is said.
-
-
 def test_the_finding_names_a_score_a_verdict_or_counts_verdicts() -> None:
     words = "lower by 0.042 (0.012 to 0.072)"
     pair = report_of(("a", 0.312, "reference", "reference"), ("b", 0.270, "lower", words))
