@@ -111,7 +111,7 @@ class Order:
         """Put a job that was sent before back in line."""
         job.group.due.append(job)
         if job.group not in self._open:
-            self._open.append(job.group)
+            self._open.insert(0, job.group)  # all of it was sent: none is older
 
     def reopen(self) -> None:
         """Prefixes are taken as lost: each group is opened by one request again."""
