@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import socket
 import ssl
 import string
-import urllib.request
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
@@ -20,7 +20,6 @@ import h11
 
 from beam_common.messages import UsageError, one_line
 
-PORTS = {"http": 80, "https": 443}
 CONNECT_SECONDS = 60.0
 HANDSHAKE_SECONDS = 15.0  # for TLS; a server that does not speak it may just wait
 EYEBALLS_SECONDS = 0.25  # before another address of a server is tried, too
@@ -41,42 +40,45 @@ class ProxyRefusal(Exception):
 
 
 class Route:
-    """The way to a URL, as the environment has it. UsageError where that cannot be used."""
+    """The way to a URL, as the environment has it. UsageError where that cannot be used.
+
+    `host`: as the Host header names it. `tls` is None where the server does not speak it; a proxy
+    then reads the request, else it only opens the way.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(quote(url, safe=string.punctuation))
         self.proxy = _proxy_for(parts)
-        first = self.proxy or parts
-        self.name, self.port = parts.hostname, parts.port or PORTS[parts.scheme]
-        self.peer = (first.hostname or "", first.port or PORTS[first.scheme])  # is connected to
-        self.tunnels = bool(self.proxy) and parts.scheme == "https"  # the proxy opens the way
-        self.host = parts.netloc.rpartition("@")[2]  # as the Host header names it
+        self.address = _address(parts)
+        self.host = parts.netloc.rpartition("@")[2]
         self.target = urlunsplit(("", "", parts.path, parts.query, ""))
-        if self.proxy and not self.tunnels:
-            self.target = f"http://{self.host}{self.target}"
         self.authorization = _basic(parts)
+        self.tls = _tls_context() if parts.scheme == "https" else None
         credentials = self.proxy and _basic(self.proxy)
         self.proxy_headers = {"proxy-authorization": credentials} if credentials else {}
-        self.tls = _tls_context() if "https" in (parts.scheme, first.scheme) else None
-        self.tls_to_peer = self.tls if first.scheme == "https" else None
+        if self.proxy and not self.tls:
+            self.target = f"http://{self.host}{self.target}"
+
+
+def _address(url: SplitResult) -> tuple[str, int]:
+    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
 
 
 def _proxy_for(url: SplitResult) -> SplitResult | None:
+    import urllib.request  # takes a while, which `--help` need not wait for
+
     proxies = urllib.request.getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(url.hostname or ""):
         return None
-    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    try:
-        usable = parts.scheme in PORTS and parts.hostname and parts.port != 0
-    except ValueError:  # of the port
-        usable = False
-    if not usable:
-        raise UsageError(
-            "the proxy that the environment sets is no http:// or https:// address; change "
-            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, or set NO_PROXY to go around it"
-        )
-    return parts
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        if parts.scheme == "http" and parts.hostname and parts.port != 0:
+            return parts
+    raise UsageError(
+        "the proxy that the environment sets is no http:// address; change HTTP_PROXY, "
+        "HTTPS_PROXY and ALL_PROXY, or set NO_PROXY to go around it"
+    )
 
 
 def _tls_context() -> ssl.SSLContext:
@@ -181,10 +183,8 @@ class Connection(asyncio.Protocol):
             await self._change()
         data = b"".join(self._received)
         self._received.clear()
-        if not data and self._error:
-            raise self._error
-        if not data and self._http.their_state is h11.SEND_RESPONSE:
-            raise ConnectionError("the server hung up without a reply")
+        if not data and (self._error or self._http.their_state is h11.SEND_RESPONSE):
+            raise self._error or ConnectionError("the server hung up without a reply")
         self._http.receive_data(data)
 
     async def _change(self) -> None:
@@ -195,9 +195,10 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             raise OSError(f"the endpoint was silent for {self.timeout:g} s") from None
 
-    async def start_tunnel(self, route: Route) -> None:
+    async def start_tunnel(self, route: Route, tls: ssl.SSLContext) -> None:
         """Let the proxy open the way to the server, and speak TLS with that."""
-        way = f"{route.name}:{route.port}"
+        name, port = route.address
+        way = f"{name}:{port}"
         headers = [("host", way), *route.proxy_headers.items()]
         request = h11.Request(method="CONNECT", target=way, headers=headers)
         self._transport.write(self._http.send(request))
@@ -209,8 +210,8 @@ class Connection(asyncio.Protocol):
         transport: Any = await asyncio.get_running_loop().start_tls(
             self._transport,
             self,
-            route.tls,  # type: ignore[arg-type]
-            server_hostname=route.name,
+            tls,
+            server_hostname=name,
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
         )
         self.connection_made(transport)
@@ -222,21 +223,22 @@ class Connection(asyncio.Protocol):
 async def connect(route: Route, timeout: float, longest: int) -> Connection:
     """A new connection. Raises OSError and ProxyRefusal."""
     seconds = min(timeout, CONNECT_SECONDS)
+    address, tls = (_address(route.proxy), None) if route.proxy else (route.address, route.tls)
     try:
         async with asyncio.timeout(seconds):
             transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: Connection(timeout, longest),
-                *route.peer,
-                ssl=route.tls_to_peer,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if route.tls_to_peer else None,
+                *address,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
                 happy_eyeballs_delay=EYEBALLS_SECONDS,
             )
     except TimeoutError:
         raise OSError(f"no connection within {seconds:g} s") from None
     try:
         keep_alive(transport.get_extra_info("socket"))
-        if route.tunnels:
-            await connection.start_tunnel(route)
+        if route.proxy and route.tls:
+            await connection.start_tunnel(route, route.tls)
     except BaseException:
         connection.abort()
         raise

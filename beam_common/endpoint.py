@@ -29,7 +29,7 @@ from beam_common.rows import VERSION
 
 WHOLE_ATTEMPT = 3  # times the longest silence
 AFTER_FINISH_SECONDS = 30.0  # how long a finished answer waits for its usage and [DONE]
-REFUSAL_SECONDS = 10.0  # for a refusal's body: its status says the most
+REFUSAL_SECONDS = 10.0  # of silence within a refusal: its status says the most
 LONGEST_REFUSAL = 2**20  # bytes
 LARGE_BODY = 10**6  # bytes; from here on a broken connection may be a refusal
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before a reply, a byte order mark among them
@@ -108,7 +108,7 @@ class Endpoint:
             "connection": "close",
             "content-type": "application/json",
             "authorization": route.authorization or f"Bearer {api_key}",
-            **({} if route.tunnels else route.proxy_headers),
+            **({} if route.tls else route.proxy_headers),
             **{name.lower(): value for name, value in headers.items()},
         }
 
@@ -199,7 +199,7 @@ class Endpoint:
     def _whole(self, body: bytes) -> Reply | Failure:
         """A reply in one piece."""
         if body.startswith(b"<"):
-            advice = self._flags.wrong_path
+            advice = self._flags.advice()
             return Failure("fatal", "the endpoint answers with an HTML page", advice=advice)
         content = _parsed(body)
         if content is None:
@@ -236,10 +236,10 @@ class Endpoint:
 async def _beginning(connection: Connection) -> str:
     """The text of a refusal, as far as it comes soon and as far as it matters."""
     body = b""
+    connection.timeout = min(connection.timeout, REFUSAL_SECONDS)
     with contextlib.suppress(*BROKEN):
-        async with asyncio.timeout(REFUSAL_SECONDS):
-            while len(body) < LONGEST_REFUSAL and (data := await connection.read()):
-                body += data
+        while len(body) < LONGEST_REFUSAL and (data := await connection.read()):
+            body += data
     return body.decode("utf-8", "replace")
 
 

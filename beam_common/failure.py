@@ -9,7 +9,6 @@ Failure.kind
 
 from __future__ import annotations
 
-import email.utils
 import json
 import re
 from collections.abc import Mapping
@@ -38,35 +37,37 @@ class Failure:
 
 @dataclass(frozen=True)
 class Flags:
-    """What a program's flags are called, for advice. `parameters`: by their names in the body."""
+    """What a program's flags are called, for advice.
+
+    `parameters`: by their names in the body; of several that an error names the first one counts.
+    """
 
     base_url: str = "--base-url"
     api_key: str = "--api-key"
     parameters: Mapping[str, str] = field(default_factory=dict)
     no_stream: str = ""  # where replies are streamed
 
-    @property
-    def wrong_path(self) -> str:
-        return f"check {self.base_url} (most servers want /v1 at its end)"
-
-    def of_status(self, status: int) -> str:
-        """What to look at where every request is refused with `status`."""
-        if status == 401:
-            return f"the key is refused: check {self.api_key}"
-        if status == 404:
-            return f"{self.wrong_path} and {self.parameters.get('model', 'the model')}"
-        return {402: USED_UP, 407: PROXY_CREDENTIALS}.get(status, self.wrong_path)
+    def advice(self, status: int = 0) -> str:
+        """What to look at where every request fails: with `status`, or for want of an API."""
+        model = self.parameters.get("model", "the model")
+        text = ADVICE.get(status, WRONG_URL)
+        return text.format(base_url=self.base_url, api_key=self.api_key, model=model)
 
     def of_parameter(self, words: str) -> str:
-        """What to look at where an error names a parameter; the word `model` says the least."""
-        for name in sorted(self.parameters, key=lambda name: name == "model"):
+        """What to look at where an error names a parameter."""
+        for name, flag in self.parameters.items():
             if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", words):
-                return f"see {self.parameters[name]}"
+                return f"see {flag}"
         return ""
 
 
-USED_UP = "the account is used up: top it up, then start again"
-PROXY_CREDENTIALS = "the proxy wants credentials: check HTTP_PROXY, or set NO_PROXY"
+WRONG_URL = "check {base_url} (most servers want /v1 at its end)"
+ADVICE = {
+    401: "the key is refused: check {api_key}",
+    402: "the account is used up: top it up, then start again",
+    404: WRONG_URL + " and {model}",
+    407: "the proxy wants credentials: check HTTP_PROXY, or set NO_PROXY",
+}
 FATAL_STATUS = (401, 402, 404, 405, 407)
 PASSING_STATUS = (408, 409, 425)
 STATUS_OF_CODE = {  # of errors inside a reply that was said to be fine
@@ -87,6 +88,7 @@ STATUS_OF_CODE = {  # of errors inside a reply that was said to be fine
 }
 LONGEST_WORDS = 500  # characters of a message that are looked at: some servers echo the prompt
 
+PAGE = re.compile(r"<\s*(!doctype|html|head|body)\b.*", re.I | re.S)
 QUOTA = re.compile(
     r"insufficient[ _](\w+_)?(quota|balance|credits?|funds)|exceeded_current_quota"
     r"|billing_hard_limit|budget_exceeded",
@@ -128,47 +130,39 @@ class ErrorBody:
     codes: str = ""
     status: int | None = None
 
-    @property
-    def words(self) -> str:
-        return f"{self.message[:LONGEST_WORDS]} {self.codes}"
-
 
 def read_error(content: object, text: str = "") -> ErrorBody:
-    """The error in a body: OpenAI's `error`, FastAPI's `detail`, a bare `message`, text, a page."""
+    """The error in a body: OpenAI's `error`, FastAPI's `detail`, a bare `message`, `text`."""
     if isinstance(content, list) and content:
         content = content[0]
     if not isinstance(content, dict):
-        return ErrorBody("an HTML page" if is_page(text) else text)
+        return ErrorBody(text)
     error: Any = content
     while isinstance(error, dict) and (inner := error.get("error") or error.get("detail")):
         error = inner
-    if isinstance(error, list):  # FastAPI's: where, what, and often the whole request
-        items = (item for item in error if isinstance(item, dict))
-        error = "; ".join(f"{item.get('loc', '')} {item.get('msg', '')}" for item in items)
     fields = error if isinstance(error, dict) else {}
     message = fields.get("message") or fields.get("msg") or error
-    words = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    if not isinstance(message, str):
+        message = json.dumps(message, ensure_ascii=False)
     names = ("code", "type", "status", "param")
     codes = [str(place[n]) for place in (fields, content) for n in names if place.get(n)]
-    return ErrorBody(words, " ".join(codes)[:LONGEST_WORDS], _status_of(codes))
+    status = next(filter(None, map(_status_of, codes)), None)
+    return ErrorBody(message, " ".join(codes), status)
 
 
-def _status_of(codes: list[str]) -> int | None:
-    for code in codes:
-        if re.fullmatch(r"[345]\d\d", code):
-            return int(code)
-    known = (STATUS_OF_CODE.get(code.lower()) for code in codes)
-    return next(filter(None, known), None)
+def _status_of(code: str) -> int | None:
+    return int(code) if re.fullmatch(r"[345]\d\d", code) else STATUS_OF_CODE.get(code.lower())
 
 
 def meaning(status: int, error: ErrorBody, flags: Flags, where: str = "HTTP") -> Failure:
     """What a status with an error body means."""
-    text = one_line(f"{where} {status}: {error.message}" if error.message else f"{where} {status}")
-    words = error.words
+    message = PAGE.sub("an HTML page", error.message[:LONGEST_WORDS])
+    text = one_line(f"{where} {status}: {message or 'no reason given'}")
+    words = f"{message} {error.codes[:LONGEST_WORDS]}"
     if QUOTA.search(words):
-        return Failure("fatal", text, advice=USED_UP)
+        return Failure("fatal", text, advice=flags.advice(402))
     if status in FATAL_STATUS or status < 400:
-        return Failure("fatal", text, advice=flags.of_status(status))
+        return Failure("fatal", text, advice=flags.advice(status))
     if _is_overflow(status, words):
         return Failure("refused", text, overflow=True)
     if status in (400, 422) and flags.no_stream and STREAM.search(words):
@@ -195,66 +189,53 @@ def error_inside(content: Mapping[str, Any], flags: Flags) -> Failure:
     error = read_error(content)
     if error.status is not None:
         return meaning(error.status, error, flags, "error inside a reply:")
-    if WRONG_PATH.search(error.words):
+    if WRONG_PATH.search(error.message[:LONGEST_WORDS]):
         text = one_line(f"the endpoint answers: {error.message}")
-        return Failure("fatal", text, advice=flags.wrong_path)
+        return Failure("fatal", text, advice=flags.advice())
     return meaning(500, error, flags, "error inside a reply, taken as")
-
-
-def is_page(text: str) -> bool:
-    """Whether a body is an HTML page."""
-    return text.lstrip("\ufeff \t\r\n").startswith("<")
 
 
 # ------------------------------------------------------------------------------------------------
 # Waits.
 
-EPOCH = 1e9  # a number of seconds above it is a point in time, above a hundred times that in ms
 WAIT_HEADERS = {"retry-after": 1.0, "llm_provider-retry-after": 1.0, "retry-after-ms": 0.001}
 RESET = "x-ratelimit-reset"
+EPOCH = 1e9  # a number of seconds above it is a point in time, above a hundred times that in ms
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 PART = r"(\d+(?:\.\d+)?)\s*(ms|[smhd])(?:ec(?:ond)?s?|in(?:ute)?s?|ours?|ays?)?(?![a-z])\s*"
-WAIT_WORDS = re.compile(rf'(?:\b(?:in|after) +|"retryDelay": *")((?:{PART})+)', re.I)
+DURATION = re.compile(f"(?:{PART})+")
+WAIT_WORDS = re.compile(rf'(?:\b(?:in|after) +|"retryDelay": *")({DURATION.pattern})')
 
 
 def named_wait(headers: Mapping[str, str], now: float, text: str = "") -> float | None:
     """Seconds until the endpoint wants to be asked again, as headers or the body's text say.
 
-    `headers` by lower-case names. None where nothing is named, or zero, the past or junk.
+    `headers` by lower-case names. None where nothing is named, or zero, the past or junk. When a
+    counter starts anew counts only where nothing is left of it, and nothing else is said.
     """
-    stated = [scale * _seconds(headers.get(n, ""), now) for n, scale in WAIT_HEADERS.items()]
-    found = WAIT_WORDS.search(text)
-    said = [_duration(found[1])] if found else []
-    resets = [_seconds(v, now) for n, v in headers.items() if _is_exhausted(n, headers)]
-    for waits in (stated, said, resets):
-        if max(waits, default=0.0) > 0:
-            return max(waits)
-    return None
-
-
-def _is_exhausted(name: str, headers: Mapping[str, str]) -> bool:
-    """Whether a header says when a counter starts anew of which nothing is left."""
-    left = headers.get(name.replace("reset", "remaining"), "0")
-    return name.startswith(RESET) and left.strip() in ("0", "")
+    waits = [scale * _seconds(headers.get(n, ""), now) for n, scale in WAIT_HEADERS.items()]
+    if found := WAIT_WORDS.search(text):
+        waits.append(_seconds(found[1], now))
+    if max(waits) <= 0:
+        resets = [name for name in headers if name.startswith(RESET)]
+        left = [headers.get(name.replace("reset", "remaining"), "0") for name in resets]
+        waits += [_seconds(headers[n], now) for n, x in zip(resets, left, strict=True) if x == "0"]
+    longest = max(waits)
+    return longest if longest > 0 else None
 
 
 def _seconds(text: str, now: float) -> float:
-    """The wait in a header: a number, `6m0s`, a point in time; 0 for junk."""
+    """The wait in `2.5`, `6m0s`, `1 seconds` or a point in time; 0 for junk."""
+    import email.utils  # takes a while, and is hardly ever needed
+
     text = text.strip()
-    if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
-        number = float(text)
-        if number < EPOCH:
-            return number
-        return (number / 1000 if number > 100 * EPOCH else number) - now
-    if re.fullmatch(rf"(?:{PART})+", text):
-        return _duration(text)
+    if duration := DURATION.fullmatch(text) or DURATION.fullmatch(text + "s"):
+        parts = re.findall(PART, duration[0])
+        seconds = float(sum(float(number) * UNITS[unit] for number, unit in parts))
+        if seconds < EPOCH:
+            return seconds
+        return (seconds / 1000 if seconds > 100 * EPOCH else seconds) - now
     try:
         return email.utils.parsedate_to_datetime(text).timestamp() - now
     except (ValueError, OverflowError):
         return 0.0
-
-
-def _duration(text: str) -> float:
-    """Seconds of `6m0s`, `41.3s`, `1 seconds`, `20ms`."""
-    parts = re.findall(PART, text, re.I)
-    return float(sum(float(number) * UNITS[unit.lower()] for number, unit in parts))

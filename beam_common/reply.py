@@ -80,8 +80,7 @@ def _finished(
         return Failure("refused", f"stopped by a content filter (finish_reason {reason[:60]})")
     if reason and BROKEN_OFF.search(reason):
         return Failure("transient", f"the reply ended with finish_reason {reason[:60]}")
-    names = (head.get(name) or None for name in ("model", "provider"))
-    model, provider = (name if isinstance(name, str) else None for name in names)
+    model, provider = (_text(head.get(name)) for name in ("model", "provider"))
     return Reply(whole_characters(text), reason, *token_counts(usage), model, provider)
 
 
@@ -91,19 +90,13 @@ def _first_choice(body: Mapping[str, Any]) -> dict[str, Any] | None:
     return choice if isinstance(choice, dict) else None
 
 
-def _has_error(body: Mapping[str, Any]) -> bool:
-    """Whether an `error` says something: some gateways send one without content."""
-    error = body.get("error")
-    return any(error.values()) if isinstance(error, dict) else bool(error)
-
-
 def read_completion(body: object, flags: Flags) -> Reply | Failure:
     """A reply that is not streamed, as parsed JSON."""
     if not isinstance(body, dict):
         return Failure("transient", "the reply is JSON, but no completion")
     choice = _first_choice(body)
     for place in (body, choice or {}):
-        if _has_error(place):
+        if place.get("error"):
             return error_inside(place, flags)
     if choice is None:
         return error_inside(body, flags)
@@ -111,12 +104,11 @@ def read_completion(body: object, flags: Flags) -> Reply | Failure:
     text = text_of(message.get("content")) if isinstance(message, dict) else None
     if text is None:
         return Failure("transient", f"the reply holds no message: {one_line(str(body), 120)}")
-    return _finished(text, _reason_of(choice), body.get("usage"), body)
+    return _finished(text, _text(choice.get("finish_reason")), body.get("usage"), body)
 
 
-def _reason_of(choice: Mapping[str, Any]) -> str | None:
-    reason = choice.get("finish_reason")
-    return reason if isinstance(reason, str) and reason else None
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def shown(data: bytes) -> str:
@@ -173,14 +165,14 @@ class Stream:
             return
         choice = _first_choice(chunk) or {}
         for place in (chunk, choice):
-            if _has_error(place):
+            if place.get("error"):
                 self._fail(error_inside(place, self._flags))
         if "choices" not in chunk:
             self._odd = shown(data)
         self._head = self._head or chunk
         self._usage = chunk.get("usage") or choice.get("usage") or self._usage
         self._piece(choice.get("delta"))
-        self.finish_reason = _reason_of(choice) or self.finish_reason
+        self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason
 
     def _piece(self, delta: object) -> None:
         if not isinstance(delta, dict):
