@@ -49,6 +49,7 @@ from beam_common.places import WAITS
 from beam_common.progress import Progress
 from beam_common.questions import data_files, selected_questions
 from beam_common.record import Record, counted, new_record
+from beam_common.release import tag_of
 from beam_common.reply import Reply
 from beam_common.request import for_chat, start_run
 from beam_common.rowlog import RowLog, output_path
@@ -302,7 +303,7 @@ def parser() -> Parser:
         "content budget = this - max-tokens - reserve")  # fmt: skip
     add("--reserve-tokens", non_negative_int, 5000, "N", "room for template and question")
     add("--limit", non_negative_int, 0, "N", "only the first N questions; 0: all")
-    add("--tag", str, "1m", "TAG", "which files under data/, such as sample, 128k or 1m")
+    add("--tag", tag_of, "1m", "TAG", "which files under data/, such as sample, 128k or 1m")
     add("--chats-file", str, None, "FILE", "another chats file (default: from the tag)")
     add("--questions-file", str, None, "FILE", "another questions file (default: from the tag)")
     add("--question-types", comma_list, [], "A,B", "only these abilities (default: all)")

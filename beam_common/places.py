@@ -22,7 +22,6 @@ class Waits:
     longest_named: float = 300.0  # that an endpoint may ask for
     never_answered: float = 120.0  # for an endpoint that has not answered anything in this run
     cache_life: float = 240.0  # of a prefix in the endpoint's cache, without a reply
-    silence: float = 300.0  # without a byte from anyone before the screen says so
 
 
 WAITS = Waits()

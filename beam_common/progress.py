@@ -11,6 +11,7 @@ from typing import Any
 from beam_common.messages import say
 
 PLAIN_SECONDS = 30.0  # between two plain lines
+SILENCE = 300.0  # without a byte from anyone before the screen says so
 BAR_SECONDS = 1.0  # between two looks of a bar
 BAR_FORMAT = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -22,6 +23,7 @@ class Progress:
         self._total, self._done, self._unit, self._status = total, done, unit, status
         self._first_done, self._started = done, time.monotonic()
         self._shown = self._started
+        self._told = 0.0
         self._bar: Any = None
         self.interval = PLAIN_SECONDS
         if _has_known_width():
@@ -43,9 +45,16 @@ class Progress:
             self._bar.set_postfix_str(self._status(), refresh=False)
             self._bar.update(n)
 
-    def tick(self) -> None:
-        """Show a plain line if one is due; bring a bar up to date."""
+    def tick(self, last_byte_at: float | None = None) -> None:
+        """Show a plain line if one is due; bring a bar up to date.
+
+        `last_byte_at`: when a byte last came, where requests are in flight. A long silence is told
+        once.
+        """
         now = time.monotonic()
+        if last_byte_at and last_byte_at != self._told and now - last_byte_at > SILENCE:
+            self._told = last_byte_at
+            say(f"no byte from anyone for {duration_text(now - last_byte_at)}: still waiting")
         if self._bar is not None:
             self._bar.set_postfix_str(self._status())
         elif now - self._shown >= PLAIN_SECONDS:

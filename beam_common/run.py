@@ -91,8 +91,8 @@ class Run:
         self._broken: BaseException | None = None
         self._over = asyncio.Event()
         self.errors = Repeats()
-        self._last_failure: Failure | None = None
-        self.answers = 0
+        self._answers = 0
+        self._last = ""  # failure that was final
 
     def in_flight(self) -> str:
         """For the progress: how many are in flight, where fewer may be than was asked for."""
@@ -107,12 +107,10 @@ class Run:
         self._work = work
         with signals_caught(self._signalled):
             self._send()
-            told_silence = 0.0
             while not self._over.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), progress.interval)
-                progress.tick()
-                told_silence = self._tell_silence(told_silence)
+                progress.tick(self._endpoint.last_byte_at if self._flying else None)
         if self._probing:
             self._probing.cancel()
         self.errors.flush()
@@ -140,12 +138,13 @@ class Run:
                 if isinstance(outcome, Reply):
                     self._answered(job)
                     return outcome
-                self._last_failure = outcome
+                if outcome.kind == "fatal":
+                    self.stop(Ended(1, outcome.with_advice))
+                if self._stopped:
+                    raise asyncio.CancelledError
                 if outcome.kind == "refused":
                     self._replied()
-                    if again(outcome):
-                        continue
-                    final = True
+                    final = not again(outcome)
                 else:
                     final = await self._wait_after(job, outcome)
                 if final and await self._may_record(job, outcome):
@@ -221,20 +220,23 @@ class Run:
     def _task_over(self, task: asyncio.Future[None]) -> None:
         job = self._tasks.pop(task)
         self._placed.discard(job)
-        if not task.cancelled() and (error := task.exception()):
-            if isinstance(error, StoppedEarly):
-                self.stop(Ended(1, str(error)), drop=True)
-            elif isinstance(error, UsageError):  # what is in flight is paid for and may finish
-                self.stop(Ended(2, str(error)))
-            else:
-                self._broken = self._broken or error
-                self.stop(Ended(1), drop=True)
+        self._look_at_error(task)
         self._send()
+
+    def _look_at_error(self, task: asyncio.Future[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, StoppedEarly):
+            self.stop(Ended(1, str(error)), drop=True)
+        elif isinstance(error, UsageError):  # what is in flight is paid for and may finish
+            self.stop(Ended(2, str(error)))
+        elif error:
+            self._broken = self._broken or error
+            self.stop(Ended(1), drop=True)
 
     # -- what follows from an outcome ------------------------------------------------------------
 
     def _answered(self, job: Job) -> None:
-        self.answers += 1
+        self._answers += 1
         self.places.answered()
         self._order.begun(job, time.monotonic())
         self._replied()
@@ -254,11 +256,10 @@ class Run:
 
     async def _wait_after(self, job: Job, failure: Failure) -> bool:
         """Wait as long as a failure asks for; whether the job's attempts are used up."""
-        if failure.kind == "fatal":
-            self.stop(Ended(1, failure.with_advice))
-        if self._stopped:
-            raise asyncio.CancelledError
-        self._note(failure)
+        now = time.monotonic()
+        if now >= self._next_note:
+            self._next_note = now + NOTE_SECONDS
+            self.errors.say(f"asked again: {failure.text}")
         wait = min(failure.wait or 0.0, self._waits.longest_named)
         if failure.kind == "busy":
             self.places.busy(len(self._flying))
@@ -285,12 +286,6 @@ class Run:
             self._pause_until = until
             asyncio.get_running_loop().call_later(seconds + 0.001, self._send)
 
-    def _note(self, failure: Failure) -> None:
-        now = time.monotonic()
-        if now >= self._next_note:
-            self._next_note = now + NOTE_SECONDS
-            self.errors.say(f"asked again: {failure.text}")
-
     # -- outages ---------------------------------------------------------------------------------
 
     def _suspect(self, job: Job) -> None:
@@ -298,6 +293,7 @@ class Run:
             self._suspects.append(job)
         if self._outage.failed(time.monotonic()):
             self._probing = asyncio.create_task(self._probe())
+            self._probing.add_done_callback(self._look_at_error)
 
     async def _probe(self) -> None:
         reason = await wait_until_up(
@@ -326,18 +322,14 @@ class Run:
         """Wait until an answer shows that the endpoint works; False: ask again, it was down."""
         self._placed.discard(job)
         held = self._held[job] = asyncio.get_running_loop().create_future()
+        self._last = failure.with_advice
         questions = {other.question for other in self._held}
         chats = {chat for chat, _, _ in questions}
         most = self._limits.stop_after_failures
         if most and len(questions) >= most and len(chats) >= min(2, self._limits.chats):
-            self.stop(
-                Ended(
-                    1,
-                    f"{plural(len(questions), 'question')} in a row failed, which looks like a "
-                    "wrong setting; none of them is recorded. The last one: "
-                    f"{failure.with_advice}",
-                )
-            )
+            failed = f"{plural(len(questions), 'question')} in a row failed"
+            wrong = "which looks like a wrong setting; none of them is recorded. The last one"
+            self.stop(Ended(1, f"{failed}, {wrong}: {self._last}"))
         self._send()
         return await held
 
@@ -352,24 +344,10 @@ class Run:
         if self._stopped or self._outage.down or not self._order.over:
             return
         if self._held and len(self._held) == len(self._tasks):
-            if self.answers:
+            if self._answers:
                 self._release_held(self._held, True)
             else:
-                failure = self._last_failure
-                text = failure.with_advice if failure else ""
-                self.stop(Ended(1, f"nothing was answered, and nothing is recorded: {text}"))
-
-    # -- people ----------------------------------------------------------------------------------
-
-    def _tell_silence(self, told: float) -> float:
-        """Say once when no byte has come from anyone for long; when the last byte had come."""
-        last = self._endpoint.last_byte_at
-        silent = time.monotonic() - last
-        if self._flying and last != told and silent > self._waits.silence:
-            requests = plural(len(self._flying), "request")
-            say(f"no byte for {duration_text(silent)}, {requests} in flight: still waiting")
-            return last
-        return told
+                self.stop(Ended(1, f"nothing was answered, nothing is recorded: {self._last}"))
 
     def _signalled(self, number: int) -> None:
         self._stopped = None  # a signal also ends a stop that waits for requests in flight
