@@ -1,9 +1,7 @@
-"""Fetching files of the BEAM release: four at a time, resumed after a break, used only when they
-are what git knows by their id.
+"""Fetching files of the BEAM release: four at a time, resumed after a break.
 
 `data/release.tsv` names each path of the pinned commit with its git blob id. A file on its way is
-`<name>.part` and gets its name once its id is right, so whatever stops a download, the next one
-goes on from what is there.
+`<name>.part` and gets its name once its id is right: nothing else is ever used.
 """
 
 from __future__ import annotations
@@ -20,10 +18,8 @@ from beam_common.messages import Repeats, StoppedEarly, UsageError, one_line, pl
 from beam_common.progress import Progress
 from beam_common.rows import DATA_DIR
 
-MIRROR = (  # with the commit
-    "https://raw.githubusercontent.com/mohammadtavakoli78/BEAM/"
-    "b2a3ee8ba12d68f83143dda191097dc3e028ddd3"
-)
+COMMIT = "b2a3ee8ba12d68f83143dda191097dc3e028ddd3"
+MIRROR = f"https://raw.githubusercontent.com/mohammadtavakoli78/BEAM/{COMMIT}"
 AT_ONCE = 4
 ATTEMPTS = 6  # in a row that bring nothing new
 LONGEST_SILENCE = 30.0  # seconds without a byte
@@ -75,8 +71,7 @@ class Download:
             raise UsageError(f"no download: {one_line(str(error), 120)}; {ways_out}") from error
 
     def fetch(self, path: str, blob: str) -> list[str]:
-        """Bring a file; gives its path where the server does not have it. StoppedEarly for other
-        trouble."""
+        """Bring a file; its path where the server does not have it. StoppedEarly: other trouble."""
         part = self._folder / f"{path}.part"
         failures, most = 0, 0
         while True:

@@ -8,23 +8,21 @@ A checkout of the release holds
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import functools
 import gzip
 import hashlib
 import json
 import re
-import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from beam_common.files import placeholder, sha256_of_file
-from beam_common.jsonl import QUESTION, Wanted, encode_row, read_lines
-from beam_common.messages import UsageError, one_line, plural, say
+from beam_common.files import open_maybe_gzip, placeholder
+from beam_common.jsonl import QUESTION, Wanted, encode_row, problem_of, read_lines
+from beam_common.messages import UsageError, one_line, say
 from beam_common.rows import ABILITIES, DATA_DIR, Message, QuestionRow, key_of, name_of
 
 # Our tags and what the release calls its tiers.
@@ -33,7 +31,6 @@ SAMPLE = "sample"
 CHAT = "chat.json"
 TRUNCATED_CHAT = "chat_trunecated.json"  # the release's own spelling
 QUESTIONS = "probing_questions/probing_questions.json"
-ROLES = ("user", "assistant")
 QUESTIONS_A_CHAT = 20
 
 # Where a question keeps its gold answer. Questions of other abilities, or without the field, are
@@ -58,45 +55,31 @@ _CHAT: Wanted = {"chat_id": (str, int), "messages": (list,)}
 
 def tag_of(text: str) -> str:
     """Our tag for any spelling of a tier (`100K`, `1M`, `128K`); other texts as they are."""
-    ours = {tier.lower(): tag for tag, tier in TIERS.items()}
     lower = text.strip().lower()
-    return ours.get(lower, lower if lower in TIERS else text)
+    return next((tag for tag, tier in TIERS.items() if lower in (tag, tier.lower())), text)
 
 
 def nearest_tag(text: str) -> str:
     """The tag that a misspelt one may mean; empty where none is near."""
-    known = [*TIERS, *(tier.lower() for tier in TIERS.values()), SAMPLE]
-    near = difflib.get_close_matches(text.lower(), known, n=1)
+    near = difflib.get_close_matches(text.lower(), ["100k", *TIERS, SAMPLE], n=1)
     return tag_of(near[0]) if near else ""
 
 
-@functools.cache
-def recorded() -> dict[str, Any]:
+def recorded() -> Any:
     """What `data/digests.json` holds: `tags`, each with the digests of its pair, and `prompt`."""
-    record: dict[str, Any] = json.loads((DATA_DIR / "digests.json").read_bytes())
-    return record
+    return json.loads((DATA_DIR / "digests.json").read_bytes())
 
 
 def known_data(questions_sha256: str, chats_sha256: str) -> str:
     """What data of these digests are called, chats being of the unpacked text; empty if unknown."""
     for tag, digests in recorded()["tags"].items():
         if digests["questions"]["sha256"] == questions_sha256:
-            name = "the sample" if tag == SAMPLE else f"the published {TIERS[tag]}"
-            known = digests["chats"].get("sha256")
+            name = f"the published {TIERS[tag]}" if tag in TIERS else f"the {tag}"
+            known = digests["chats"].get("sha256", "")
             if known == chats_sha256:
-                return name if tag == SAMPLE else f"{name} files"
-            return f"{name} questions, {'other chats' if known else 'chats of unknown digest'}"
+                return f"{name} files"
+            return f"{name} questions, {'other' if known else 'unrecorded'} chats"
     return ""
-
-
-def differing(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """What differs from a recorded digest, in words; what is not recorded does not."""
-    names = {"number": "chats", "sha256": "SHA-256"}
-    return "; ".join(
-        f"{names.get(name, name)} expected {str(value)[:12]}, found {str(found[name])[:12]}"
-        for name, value in expected.items()
-        if value != found[name]
-    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -105,92 +88,160 @@ def differing(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 def read_content(path: Path) -> bytes:
     """A whole file; UsageError for what is none, and for what stands in the place of one."""
-    try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path} is no regular file")
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file, or it is no regular one")
+    content = path.read_bytes()
     if what := placeholder(content):
         raise UsageError(f"{path} is {what}")
     return content
 
 
-def read_json(path: Path) -> Any:
+@contextlib.contextmanager
+def _parsed(path: Path) -> Iterator[Any]:
+    """The JSON value of a file; UsageError for what is none, or has another form than is read."""
     try:
-        return json.loads(read_content(path))
+        yield json.loads(read_content(path))
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply") from None
-    except ValueError as error:
-        raise UsageError(f"{path}: not valid JSON ({one_line(str(error), 100)})") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        problem = one_line(str(error), 100)
+        raise UsageError(f"{path}: not JSON in the release's form ({problem})") from None
 
 
-def read_messages(path: Path) -> list[dict[str, Any]]:
-    """The messages of a chat file in order, as they are; UsageError naming the place of what is
-    none."""
-    try:
-        return list(_messages(read_json(path), f"{path}: chat"))
-    except RecursionError:
-        raise UsageError(f"{path}: nested too deeply") from None
+def read_messages(path: Path) -> list[Message]:
+    """The messages of a chat file in order: those of user and assistant that say something."""
+    with _parsed(path) as value:
+        messages = list(_messages(value, f"{path}: chat"))
+    if not messages:
+        raise UsageError(f"{path}: no message of a user or an assistant in it")
+    return messages
 
 
-def _messages(value: Any, place: str) -> Iterator[dict[str, Any]]:
-    """The messages below a list, a batch (`turns`) or, at 10M, an object of plans."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _messages(item, f"{place}[{index}]")
-        return
-    keys = value if isinstance(value, dict) else {}
-    parts = [key for key in keys if key == "turns" or _PLAN.fullmatch(key)]
-    for key in parts:
-        yield from _messages(value[key], f"{place}.{key}")
-    if parts:
-        return
-    if not {"role", "content"} & set(keys):
-        raise UsageError(f"{place} is no list, no message, no batch with 'turns', no plan")
-    if not isinstance(value.get("content"), str | None):
-        raise UsageError(f"{place}: the content is no text")
-    yield value
+def _messages(value: Any, place: str) -> Iterator[Message]:
+    """The messages below a list, a batch (`turns`) or, at 10M, an object with a plan."""
+    match value:
+        case list():
+            for index, item in enumerate(value):
+                yield from _messages(item, f"{place}[{index}]")
+        case {"turns": turns}:
+            yield from _messages(turns, f"{place}.turns")
+        case {"role": "user" | "assistant" as role, "content": str(text)} if text:
+            yield {"role": role, "content": text}
+        case {"role": _}:  # another role, or nothing said
+            return
+        case dict() if value and all(map(_PLAN.fullmatch, value)):
+            for plan in value:
+                yield from _messages(value[plan], f"{place}.{plan}")
+        case _:
+            raise UsageError(f"{place} is no list, batch, plan or message")
 
 
-def read_questions(path: Path, chat_id: str) -> list[QuestionRow]:
+def read_questions(path: Path, chat_id: str) -> Iterator[QuestionRow]:
     """The rows of a chat's questions: abilities in the order of the file, each numbered from 0."""
-    abilities = read_json(path)
-    if not isinstance(abilities, dict):
-        raise UsageError(f"{path}: not an object of abilities")
-    rows = []
-    for ability, questions in abilities.items():
-        if ability not in ABILITIES or not isinstance(questions, list):
-            raise UsageError(f"{path}: {one_line(ability, 40)!r} is no ability with its questions")
-        for index, question in enumerate(questions):
-            place = f"{path}: {ability}[{index}]"
-            rows.append(_question_row(question, chat_id, ability, index, place))
-    return rows
+    with _parsed(path) as abilities:
+        for ability, questions in abilities.items():
+            for index, question in enumerate(questions):
+                row = _question_row(question, chat_id, ability, index)
+                problem = problem_of(row, QUESTION)
+                if problem or ability not in ABILITIES:
+                    place = f"{path}: {one_line(ability, 40)}[{index}]"
+                    raise UsageError(f"{place}: {problem or 'there is no such ability'}")
+                yield row
 
 
-def _question_row(
-    question: Any, chat_id: str, ability: str, index: int, place: str
-) -> QuestionRow:
-    text = question.get("question") if isinstance(question, dict) else None
-    if not isinstance(text, str) or not text.strip():
-        raise UsageError(f"{place}: no question")
-    rubric = _texts(question.get("rubric"), f"{place}: rubric")
+def _question_row(question: dict[str, Any], chat_id: str, ability: str, index: int) -> QuestionRow:
+    rubric = _texts(question.get("rubric") or [])
     gold = question.get(GOLD_FIELD.get(ability, ""))
     difficulty = question.get("difficulty")
+    text: Any = question.get("question")
     return {
         "chat_id": chat_id,
         "question_type": ability,
         "question_index": index,
         "question": text,
-        "gold_answer": "\n".join(rubric if gold is None else _texts(gold, f"{place}: gold answer")),
+        "gold_answer": "\n".join(rubric if gold is None else _texts(gold)),
         "rubric": rubric,
         "difficulty": "unknown" if difficulty is None else str(difficulty),
     }
 
 
-def _texts(value: Any, place: str) -> list[str]:
-    """A text or a list of texts as a list of texts; a number counts as its text, null as none."""
-    parts = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(part, str | int | float) for part in parts):
-        raise UsageError(f"{place}: neither a text nor a list of texts")
-    return [part if isinstance(part, str) else json.dumps(part) for part in parts]
+def _texts(value: Any) -> list[str]:
+    """A text or a list of texts as a list of texts; a number counts as its text."""
+    return [str(part) for part in (value if isinstance(value, list) else [value])]
+
+
+# ------------------------------------------------------------------------------------------------
+# The pair of data files.
+
+
+def pair_of(folder: Path, tag: str) -> tuple[Path, Path]:
+    """The chats and the questions file of a tag."""
+    return folder / f"beam_{tag}_chats.jsonl.gz", folder / f"beam_{tag}_questions.jsonl"
+
+
+def write_pair(folder: Path, tag: str, sources: Iterable[Path]) -> dict[str, Any]:
+    """Make both files of chat files with their questions beside them, one chat at a time, read
+    them back, then put them in place, whole or not at all; their digests."""
+    with tempfile.TemporaryDirectory(prefix=f".beam_{tag}.", dir=folder) as work:
+        new_chats, new_questions = pair_of(Path(work), tag)
+        # Neither name nor time in the header: the same input gives the same bytes.
+        with (
+            open(new_questions, "wb") as rows,
+            open(new_chats, "wb") as packed,
+            gzip.GzipFile("", "wb", compresslevel=6, fileobj=packed, mtime=0) as out,
+        ):
+            for path in sources:
+                chat_id, messages = path.parent.name, read_messages(path)
+                out.write(encode_row({"chat_id": chat_id, "messages": messages}))
+                rows.writelines(map(encode_row, read_questions(path.parent / QUESTIONS, chat_id)))
+        found = read_pair(new_chats, new_questions)
+        chats, questions = pair_of(folder, tag)
+        questions.unlink(missing_ok=True)  # a kill must not leave it beside new chats
+        new_chats.replace(chats)
+        new_questions.replace(questions)
+    return found
+
+
+def read_pair(chats: Path, questions: Path) -> dict[str, Any]:
+    """The digests of both files, as in the digests file; UsageError names what is wrong in them."""
+    messages: Counter[str] = Counter()
+    for row in _rows(chats, _CHAT):
+        chat = str(row["chat_id"])
+        if chat in messages or not all(map(_is_message, row["messages"])):
+            raise UsageError(f"{chats.name}: chat {chat} is there twice, or has an odd message")
+        messages[chat] = len(row["messages"])
+    asked: Counter[tuple[str, str]] = Counter()
+    for row in _rows(questions, QUESTION):
+        chat, ability, index = key = key_of(row)
+        if chat not in messages or index != asked[chat, ability]:
+            raise UsageError(f"{questions.name}: {name_of(key)} is out of place, or has no chat")
+        if not any(map(str.strip, row["rubric"])):
+            raise UsageError(f"{questions.name}: {name_of(key)} has an empty rubric")
+        asked[chat, ability] += 1
+    totals = Counter(chat for chat, _ in asked.elements())
+    if odd := [f"{chat} ({totals[chat]})" for chat in messages if totals[chat] != QUESTIONS_A_CHAT]:
+        say(f"warning: chats with other than {QUESTIONS_A_CHAT} questions: {', '.join(odd)}")
+    sizes = {"number": len(messages), "messages": messages.total()}
+    lines = {"lines": asked.total()}
+    return {"chats": sizes | _digest(chats), "questions": lines | _digest(questions)}
+
+
+def _rows(path: Path, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    for line in read_lines(path, wanted):
+        if line.row is None:
+            raise UsageError(f"{path.name} line {line.number}: {line.problem}")
+        yield line.row
+
+
+def _is_message(value: Any) -> bool:
+    match value:
+        case {"role": "user" | "assistant", "content": str(text)}:
+            return text != ""
+    return False
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    """Length and SHA-256 of a file, unpacked."""
+    with open_maybe_gzip(path) as file:
+        digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
