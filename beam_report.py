@@ -23,7 +23,6 @@ from beam_common import page, plot
 from beam_common.cli import Parser, positive_float
 from beam_common.command import command, run
 from beam_common.comparison import KINDS, Subject, load_subjects, report_object, shown_of
-from beam_common.messages import say
 from beam_common.rows import QuestionKey
 from beam_common.stats import ALPHA
 from beam_common.summary import Shown, data_of, fitted, interval, number, summary_lines
@@ -127,22 +126,26 @@ def escaped(text: str) -> str:
 
 
 def views_of(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
-    """Every question with what each run made of it, in the first of its files that has it."""
-    views: dict[QuestionKey, dict[str, Any]] = {}
-    files = [(place, file) for place, subject in enumerate(subjects) for file in subject.files]
-    for place, file in files:
-        for key in file.scores:
-            answer = (file.answers or {}).get(key, {})
-            view = views.setdefault(key, {"runs": [None] * len(subjects)})
-            names = ("chat_id", "question_type", "question_index")
-            view |= dict(zip(names, key, strict=True)) | NO_QUESTION
-            view |= {name: answer[name] for name in NO_QUESTION if name in answer}
-            view["runs"][place] = view["runs"][place] or {
-                "score": subjects[place].scores[key],
-                **{name: answer.get(name) for name in ("response", "finish_reason", "error")},
-                "verdicts": file.verdicts.get(key, []),
-            }
-    return [views[key] for key in sorted(views, key=lambda key: (len(key[0]), *key))]
+    """Every question with what each run made of it."""
+    keys = {key for subject in subjects for key in subject.scores}
+    return [_view(key, subjects) for key in sorted(keys, key=lambda key: (len(key[0]), key))]
+
+
+def _view(key: QuestionKey, subjects: Sequence[Subject]) -> dict[str, Any]:
+    view: dict[str, Any] = dict(
+        zip(("chat_id", "question_type", "question_index"), key, strict=True)
+    )
+    view |= {**NO_QUESTION, "runs": []}
+    for subject in subjects:
+        seen = None
+        for file in reversed(subject.files):  # the first one that has it counts
+            if key in file.scores:
+                answer = (file.answers or {}).get(key, {})
+                view |= {name: answer[name] for name in NO_QUESTION if name in answer}
+                seen = {name: answer.get(name) for name in ("response", "finish_reason", "error")}
+                seen |= {"score": subject.scores[key], "verdicts": file.verdicts.get(key, [])}
+        view["runs"].append(seen)
+    return view
 
 
 def title_of(subjects: Sequence[Subject]) -> str:
@@ -181,10 +184,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(report_text(report, shown, title, args.format == "markdown"))
     if args.plot:
         plot.write(args.plot, report, shown, title)
-        say(f"picture written to {args.plot}")
     if args.html:
         page.write(args.html, report, shown, views_of(subjects), title)
-        say(f"page written to {args.html}")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ from beam_common.stats import (
     wilson_interval,
 )
 from beam_common.summary import (
-    ORIGIN,
     Run,
     Shown,
     by_ability,
@@ -54,7 +52,7 @@ WORDS = {
     "undecided": "undecided: this comparison sees differences from {seen:.3f} on; "
     "{more} would settle {margin:g}",
 }
-MADE_WITH = [name for name in ORIGIN if name not in ("model", "endpoint")]
+MAY_DIFFER = ("judge's body", "answers' body", "answers' base_url", "answers' model")
 
 
 @dataclass(frozen=True)
@@ -99,9 +97,9 @@ def load_subjects(arguments: Sequence[str]) -> list[Subject]:
 
 
 def _name_and_files(argument: str) -> tuple[str, list[Path]]:
-    """A file that is there may have `=` in its own name."""
+    """A `=` behind a `/` belongs to a path."""
     name, equals, files = argument.partition("=")
-    if not equals or Path(argument).exists():
+    if not equals or "/" in name:
         name, files = "", argument
     return label(name), [Path(file) for file in files.split(",")]
 
@@ -110,7 +108,7 @@ def _names(run: Run) -> list[str]:
     """What a run may be called: by its model, by its model and host, by its file."""
     model, host = run.origin("model"), urlsplit(run.origin("endpoint")).netloc
     path = label(str(run.path))
-    return [path] if model == "unknown" else [model, f"{model} ({host})", path]
+    return [path] if model in ("", "unknown") else [model, f"{model} ({host})", path]
 
 
 def _subject(name: str, runs: Sequence[Run], reference: Subject) -> Subject:
@@ -214,19 +212,19 @@ def verdict_of(found: Estimate, p_holm: float | None, margin: float) -> str:
 
 def notes_on(subjects: Sequence[Subject]) -> list[str]:
     """What differs from the reference, and what makes a score something else; each once."""
-    wanted = facts_of(subjects[0].files[0])
+    reference = subjects[0]
+    wanted = facts_of(reference.files[0])
     said: dict[str, dict[str, None]] = {}  # text, names of runs
     for subject in subjects:
-        texts = []
+        apart = len(subject.scores.keys() ^ reference.scores.keys())
+        texts = [f"left out of the difference, scored on one side only: {apart}"] * (apart > 0)
         for run in subject.files:
+            facts = facts_of(run)
             texts += [*judge_trouble(run), *notes_of(run)]
             texts += [line for line, odd in count_lines(run).items() if odd]
-        for facts in map(facts_of, subject.files):
-            for name in facts.keys() | wanted.keys() if facts and wanted else ():
-                mine, other = facts.get(name, "not set"), wanted.get(name, "not set")
+            for name in wanted | facts if wanted and facts else ():
+                mine, other = (side.get(name, "not set") for side in (facts, wanted))
                 texts += [f"{name} differs: {mine}, reference: {other}"] * (mine != other)
-        if apart := len(subject.scores.keys() ^ subjects[0].scores.keys()):
-            texts.append(f"left out of the difference, scored on one side only: {apart}")
         for text in texts:
             said.setdefault(text, {})[subject.name] = None
     return [one_line(f"{text} ({', '.join(names)})") for text, names in said.items()]
@@ -236,12 +234,12 @@ def facts_of(run: Run) -> dict[str, str]:
     """How a run was made, but for model and endpoint; nothing where its record is not there."""
     if not run.sidecar:
         return {}
-    known = {"data": data_of(run)} | {name: run.origin(name) for name in MADE_WITH}
-    answers = run.setting("answers", "settings") or {}
-    sent = {**answers, **answers.get("body", {})}
-    for name in sorted(sent.keys() - {"base_url", "body", "model"}):
-        known[f"{name} of the answers"] = label(json.dumps(sent[name]))
-    return known
+    known = {"data": data_of(run)}
+    for whose, place in (("judge's", ["settings"]), ("answers'", ["answers", "settings"])):
+        settings = run.setting(*place) or {}
+        for name, value in {**settings, **settings.get("body", {})}.items():
+            known[f"{whose} {name}"] = label(str(value))
+    return {name: value for name, value in known.items() if name not in MAY_DIFFER}
 
 
 # ------------------------------------------------------------------------------------------------

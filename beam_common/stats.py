@@ -165,9 +165,7 @@ def t_two_sided(t: float, df: int) -> float:
 @cache
 def t_quantile(probability: float, df: int) -> float:
     """The t with P(T ≤ t) = `probability`, which lies between 0.5 and 1, both excluded."""
-    low, high = 0.0, 1.0
-    while t_two_sided(high, df) > 2 * (1 - probability):
-        low, high = high, 2 * high
+    low, high = 0.0, 1e6
     while low < (middle := (low + high) / 2) < high:  # until no number is left between the two
         if t_two_sided(middle, df) > 2 * (1 - probability):
             low = middle

@@ -244,16 +244,14 @@ def _cramped(run: Run) -> int:
 
 
 def data_of(run: Run) -> str:
-    """What was judged: `the published 1M files; 9 of 35 chats`; other data by tag and digests."""
+    """What was judged: `the published 1M files; 9 of 35 chats`; other data by their digests."""
     data = run.setting("answers", "data") or {}
     questions, chats = (str(data.get(f"{part}_sha256")) for part in ("questions", "chats"))
-    digests = f"{data.get('tag') or 'data'} (questions {questions[:8]}, chats {chats[:8]})"
-    name = known_data(questions, chats) or (digests if data else "unknown")
-    known = recorded()["tags"].values()
-    total = [
-        f"of {tag['chats']['number']} " for tag in known if tag["questions"]["sha256"] == questions
-    ]
-    return label(f"{name}; {len({chat for chat, _, _ in run.scores})} {''.join(total)}chats")
+    name = known_data(questions, chats) or f"questions {questions[:8]}, chats {chats[:8]}"
+    tags = recorded()["tags"].values()
+    all_chats = {tag["questions"]["sha256"]: f"of {tag['chats']['number']} " for tag in tags}
+    scored = len({chat for chat, _, _ in run.scores})
+    return f"{name if data else 'unknown'}; {scored} {all_chats.get(questions, '')}chats"
 
 
 def origin_lines(run: Run) -> list[str]:

@@ -30,7 +30,6 @@ def question(
             "rubric": [f"item {item}" for item in range(len(levels))],
             "response": "an answer",
             "finish_reason": "stop",
-            "prompt_tokens": 1000,
             "completion_tokens": 100,
             "error": None,
             **answer,
@@ -48,8 +47,8 @@ def questions(chats: int, each: Iterable[float], **answer: Any) -> list[Question
 
 
 def failed(chat: int, index: int = 0) -> Question:
-    answer = {"response": "", "finish_reason": None, "completion_tokens": None, "error": "HTTP 429"}
-    return question(chat, index=index, **answer)
+    lost = {"finish_reason": None, "completion_tokens": None, "error": "HTTP 429"}
+    return question(chat, index=index, response="", **lost)
 
 
 def record_of(model: str, host: str, selected: int) -> dict[str, Any]:
@@ -57,7 +56,6 @@ def record_of(model: str, host: str, selected: int) -> dict[str, Any]:
     return {
         "program": "beam_judge.py",
         "output": "scores.jsonl",
-        "started": ["2026-11-30T10:00:00+00:00"],
         "settings": {
             "base_url": "http://judge/v1",
             "body": {"model": "judge-1", "temperature": 0.3},
@@ -77,8 +75,6 @@ def record_of(model: str, host: str, selected: int) -> dict[str, Any]:
             "shrunk": {},
         },
         "files": ["answers.jsonl"],
-        "missing_shards": [],
-        "foreign": [],
         "selected": {"1": {"abstention": selected}},
     }
 
@@ -95,8 +91,7 @@ def write_run(
 ) -> Path:
     """Write a run's files, but for `without` (answers, verdicts, record); the scores file's path.
 
-    `verdicts` are further lines before the others, `changes` replace what the record says:
-    `settings__body={…}` goes one level down.
+    `verdicts` stand before the others; `settings__body={…}` changes what the record says there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = list(verdicts)
@@ -123,9 +118,7 @@ def write_run(
     return scores
 
 
-def verdict(
-    of: Question, item: int, status: str, level: float | None, **more: Any
-) -> dict[str, Any]:
+def verdict(of: Question, item: int, status: str, level: float | None) -> dict[str, Any]:
     return {
         **of["identity"],
         "item": item,
@@ -134,11 +127,7 @@ def verdict(
         "status": status,
         "level": level,
         "reply": None if status == "failed" else f"verdict {level}",
-        "finish_reason": "stop",
-        "prompt_tokens": 10,
-        "completion_tokens": 5,
         "error": "timeout" if status == "failed" else None,
-        **more,
     }
 
 

@@ -122,9 +122,7 @@ def test_judge_that_does_not_answer_in_the_form_is_named_first(
             id="shrunk",
         ),
         pytest.param(
-            {"foreign": ["chat 1 abstention/0"]},
-            "note: scores of another tool, without verdicts: 1",
-            id="foreign-scores",
+            {"foreign": ["x"]}, "scores of another tool, without verdicts: 1", id="foreign"
         ),
         pytest.param({"missing_shards": ["2/3", "3/3"]}, "missing shards: 2/3, 3/3", id="shards"),
         pytest.param({}, "model: m\nendpoint: http://host/v1\njudge: judge-1\n", id="origin"),
@@ -158,7 +156,7 @@ def test_what_the_record_says(tmp_path: Path, changes: dict[str, Any], said: str
         ),
         pytest.param(
             {"tag": "own", "questions_sha256": "1" * 64, "chats_sha256": "2" * 64},
-            "data: own (questions 11111111, chats 22222222); 2 chats",
+            "data: questions 11111111, chats 22222222; 2 chats",
             id="own-data",
         ),
         pytest.param({}, "data: unknown; 2 chats", id="unknown"),
@@ -206,18 +204,13 @@ def test_answers_cut_for_want_of_room(
         pytest.param(["verdicts"], "verdicts: unknown, not all files are there", id="no-verdicts"),
         pytest.param(["record"], "note: the settings are unknown", id="no-record"),
         pytest.param(["record"], "answers: unknown", id="no-record-that-names-the-answers"),
-        pytest.param(["verdicts"], "overall                     0.0", id="intervals-all-the-same"),
+        pytest.param(["verdicts"], "overall .* -\n", id="half-points-without-verdicts"),
     ],
 )
 def test_what_is_missing_is_unknown(tmp_path: Path, without: list[str], said: str) -> None:
     text = summary(tmp_path, RUN, without=without)
-    assert said in text
+    assert re.search(said, text)
     assert text.startswith("=== BEAM summary (n=4) ===\noverall: 0.5417\n")
-
-
-def test_half_points_are_unknown_without_verdicts(tmp_path: Path) -> None:
-    text = summary(tmp_path, RUN, without=["verdicts"])
-    assert re.search(r"^overall .* -$", text, re.MULTILINE)
 
 
 def test_scores_of_another_tool_have_no_half_points(tmp_path: Path) -> None:
@@ -244,32 +237,9 @@ def test_hostile_names_stay_on_their_line(tmp_path: Path) -> None:
     text.encode("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("value", "digits", "sign", "shown"),
-    [
-        pytest.param(None, 3, "", "-", id="unknown"),
-        pytest.param(0.12345, 4, "", "0.1235", id="rounded"),
-        pytest.param(-0.0001, 3, "+", "0.000", id="no-minus-zero"),
-        pytest.param(0.02, 3, "+", "+0.020", id="with-sign"),
-        pytest.param(512.4, 0, "", "512", id="tokens"),
-    ],
-)
-def test_numbers(value: float | None, digits: int, sign: str, shown: str) -> None:
-    assert number(value, digits, sign) == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "width", "shown"),
-    [
-        pytest.param("abc", 5, "abc  ", id="filled"),
-        pytest.param("abcde", 5, "abcde", id="fits"),
-        pytest.param("moonshotai/kimi-k2.6-fp8", 11, "moons…6-fp8", id="both-ends-kept"),
-    ],
-)
-def test_names_in_columns(text: str, width: int, shown: str) -> None:
-    assert fitted(text, width) == shown
-
-
-def test_labels_are_one_line_that_can_be_encoded() -> None:
+def test_numbers_and_names_in_columns() -> None:
+    assert [number(x, 4) for x in (None, 0.12345, -0.00001)] == ["-", "0.1235", "0.0000"]
+    assert [number(x, sign="+") for x in (0.02, -0.02, -0.0001)] == ["+0.020", "-0.020", "0.000"]
+    assert fitted("abc", 5) == "abc  "
+    assert fitted("moonshotai/kimi-k2.6-fp8", 11) == "moons…6-fp8"  # both ends are kept
     assert label("a\tb\u2028c\x85\ud800") == "a b c \\ud800"
-    assert len(label("x" * 5000)) == 120
