@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from beam_common.files import write_whole
-from beam_common.messages import UsageError, plural
+from beam_common.messages import UsageError
 from beam_common.summary import Shown, interval, number
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def finding(report: Json, shown: Shows) -> str:
     if not others:
         return f"{reference['name']}: {number(reference['score'])}"
     if len(others) == 1:
-        return f"{others[0]['name']}: {shown[1].words}"
+        return f"{others[0]['name']} is {shown[1].words}"
     verdicts = Counter(run["verdict"] for run in others).most_common()
     counts = ", ".join(f"{n} {verdict}" for verdict, n in verdicts)
     return f"{len(others)} runs against {reference['name']}: {counts}"
@@ -119,9 +119,9 @@ def legend(report: Json) -> str:
     others = len(report["runs"]) - 1
     if not others:
         return "Score with its 95 % interval, clustered by chat."
+    thin = f" Thin line: adjusted for {others} runs." if others > 1 else ""
     return (
-        "Thick line: 95 % interval of the difference, paired by question, clustered by chat."
-        f" Thin line: adjusted for {plural(others, 'run')}."
+        f"Thick line: 95 % interval of the difference, paired by question, clustered by chat.{thin}"
         f" Band: ±{report['margin']:g}, the loss that would matter."
     )
 
@@ -177,7 +177,8 @@ def draw(report: Json, shown: Shows, title: str) -> Figure:
         adjusted = (row.said.adjusted_low, row.said.adjusted_high)
         axes.plot(adjusted, (y, y), color=colour, linewidth=1)
         axes.plot(row.ends, (y, y), color=colour, linewidth=3.2, solid_capstyle="butt")
-        axes.plot([row.point], [y], marker, color=colour, markersize=8, markeredgecolor="white")
+        look = {"color": colour, "markersize": 8, "markeredgecolor": "white", "clip_on": False}
+        axes.plot([row.point], [y], marker, **look)
     put(NAMES, height - 0.2, wrapped(legend(report), 120), color=GREY)
     if len(shown) == 1:
         axes.set(xlim=(0, 1), xlabel="score")
@@ -186,5 +187,5 @@ def draw(report: Json, shown: Shows, title: str) -> Figure:
     axes.axvspan(-margin, margin, color=BAND, zorder=0)
     axes.axvline(0, color=GREY, linewidth=0.8, zorder=1)
     axes.set_xlabel("← lower     difference to the reference     higher →")
-    axes.locator_params(axis="x", nbins=4)
+    axes.locator_params(axis="x", nbins=5, steps=(1, 2, 5, 10))
     return figure

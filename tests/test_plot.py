@@ -115,7 +115,7 @@ def test_the_finding_names_a_score_a_verdict_or_counts_verdicts() -> None:
     words = "lower by 0.042 (0.012 to 0.072)"
     pair = report_of(("a", 0.312, "reference", "reference"), ("b", 0.270, "lower", words))
     assert plot.finding(*many(0)) == "original: 0.312"
-    assert plot.finding(*pair) == f"b: {words}"
+    assert plot.finding(*pair) == f"b is {words}"
     assert plot.finding(*many(7)) == (
         "7 runs against original: "
         "2 lower, 2 lower within margin, 1 undecided, 1 not worse, 1 higher"
