@@ -25,7 +25,7 @@ from beam_common.command import command, run
 from beam_common.comparison import KINDS, Subject, load_subjects, report_object, shown_of
 from beam_common.rows import QuestionKey
 from beam_common.stats import ALPHA
-from beam_common.summary import Shown, data_of, fitted, interval, number, summary_lines
+from beam_common.summary import Row, Shown, data_of, fitted, interval, number, summary_lines
 
 NAME = 24  # columns of a name in a table
 NUMBERS = ["score", "95 % interval", "difference", "95 % interval", "p (Holm)"]
@@ -41,9 +41,7 @@ LARGEST = (
 # Text and markdown.
 
 
-def report_text(
-    report: Mapping[str, Any], shown: Sequence[Shown], title: str, markdown: bool
-) -> str:
+def report_text(report: Row, shown: Sequence[Shown], title: str, markdown: bool) -> str:
     """The report for people: what hides behind the scores, the table, the verdicts, the notes."""
     both = zip(report["runs"], shown, strict=True)
     pairs = sorted(both, key=lambda pair: pair[0]["score"], reverse=True)
@@ -65,23 +63,23 @@ def report_text(
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def _differs(row: Mapping[str, Any]) -> bool:
+def _differs(row: Row) -> bool:
     return row["p_holm"] is not None and row["p_holm"] < ALPHA
 
 
-def _ability_table(cells: Mapping[str, Mapping[str, Any]], markdown: bool) -> list[str]:
+def _ability_table(cells: Mapping[str, Row], markdown: bool) -> list[str]:
     rows = [[name, str(cell["n"]), *_numbers(cell)] for name, cell in cells.items()]
     return aligned([["ability", "n", *NUMBERS], *rows], markdown)
 
 
-def _largest(rows: Sequence[Mapping[str, Any]]) -> str:
+def _largest(rows: Sequence[Row]) -> str:
     """One line on the abilities where none of them differs."""
     cells = [(cell, name, row) for row in rows for name, cell in row["abilities"].items()]
     cell, name, row = max(cells, key=lambda found: abs(found[0]["difference"] or 0))
     return LARGEST.format(number(cell["difference"], sign="+"), name, row["name"])
 
 
-def _cells(row: Mapping[str, Any], shown: Shown) -> list[str]:
+def _cells(row: Row, shown: Shown) -> list[str]:
     counts = [row[kind] for kind in KINDS]
     return [
         row["name"],
@@ -93,7 +91,7 @@ def _cells(row: Mapping[str, Any], shown: Shown) -> list[str]:
     ]
 
 
-def _numbers(row: Mapping[str, Any]) -> list[str]:
+def _numbers(row: Row) -> list[str]:
     p = row["p_holm"]
     return [
         number(row["score"]),
@@ -150,9 +148,9 @@ def _view(key: QuestionKey, subjects: Sequence[Subject]) -> dict[str, Any]:
 
 def title_of(subjects: Sequence[Subject]) -> str:
     """What was judged and by whom."""
-    runs = [file for subject in subjects for file in subject.files]
-    data = dict.fromkeys(map(data_of, runs))
-    judges = dict.fromkeys(file.origin("judge") for file in runs)
+    files = [file for subject in subjects for file in subject.files]
+    data = dict.fromkeys(map(data_of, files))
+    judges = dict.fromkeys(file.facts.get("judge's model", "unknown") for file in files)
     return f"BEAM, {' / '.join(data)} · judge {' / '.join(judges)}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from beam_common.stats import (
     wilson_interval,
 )
 from beam_common.summary import (
+    Row,
     Run,
+    Scores,
     Shown,
     by_ability,
     count_lines,
@@ -52,7 +54,7 @@ WORDS = {
     "undecided": "undecided: this comparison sees differences from {seen:.3f} on; "
     "{more} would settle {margin:g}",
 }
-MAY_DIFFER = ("judge's body", "answers' body", "answers' base_url", "answers' model")
+MAY_DIFFER = ("answers' base_url", "answers' model")
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ class Subject:
 
     name: str
     files: Sequence[Run]
-    scores: Mapping[QuestionKey, float]
-    half_points: Mapping[QuestionKey, float]  # none unless all are known
-    answers: Sequence[tuple[QuestionKey, Mapping[str, Any]]] | None  # None where some are unknown
+    scores: Scores
+    half_points: Scores  # none unless all are known
+    answers: Sequence[tuple[QuestionKey, Row]] | None  # None where some are unknown
     difference: Estimate  # to the reference
 
     def marked(self, kind: str) -> list[QuestionKey]:
@@ -106,9 +108,9 @@ def _name_and_files(argument: str) -> tuple[str, list[Path]]:
 
 def _names(run: Run) -> list[str]:
     """What a run may be called: by its model, by its model and host, by its file."""
-    model, host = run.origin("model"), urlsplit(run.origin("endpoint")).netloc
+    model, url = (run.facts.get(f"answers' {name}") for name in ("model", "base_url"))
     path = label(str(run.path))
-    return [path] if model in ("", "unknown") else [model, f"{model} ({host})", path]
+    return [model, f"{model} ({urlsplit(url).netloc})", path] if model and url else [path]
 
 
 def _subject(name: str, runs: Sequence[Run], reference: Subject) -> Subject:
@@ -125,7 +127,7 @@ def _subject(name: str, runs: Sequence[Run], reference: Subject) -> Subject:
     )
 
 
-def _averaged(files: Sequence[Mapping[QuestionKey, float]]) -> dict[QuestionKey, float]:
+def _averaged(files: Sequence[Scores]) -> dict[QuestionKey, float]:
     """Each question's mean over the files that have it."""
     keys = {key for file in files for key in file}
     return {key: mean([file[key] for file in files if key in file]) or 0.0 for key in keys}
@@ -181,7 +183,7 @@ def _run_row(subject: Subject, reference: Subject, margin: float) -> dict[str, A
     }
 
 
-def _score(scores: Mapping[QuestionKey, float]) -> dict[str, Any]:
+def _score(scores: Scores) -> dict[str, Any]:
     found = clustered_mean(scores)
     low, high = wilson_interval(found)
     return {"n": found.n, "score": found.mean, "low": low, "high": high}
@@ -213,15 +215,15 @@ def verdict_of(found: Estimate, p_holm: float | None, margin: float) -> str:
 def notes_on(subjects: Sequence[Subject]) -> list[str]:
     """What differs from the reference, and what makes a score something else; each once."""
     reference = subjects[0]
-    wanted = facts_of(reference.files[0])
+    wanted = _made_with(reference.files[0])
     said: dict[str, dict[str, None]] = {}  # text, names of runs
     for subject in subjects:
         apart = len(subject.scores.keys() ^ reference.scores.keys())
         texts = [f"left out of the difference, scored on one side only: {apart}"] * (apart > 0)
         for run in subject.files:
-            facts = facts_of(run)
             texts += [*judge_trouble(run), *notes_of(run)]
             texts += [line for line, odd in count_lines(run).items() if odd]
+            facts = _made_with(run)
             for name in wanted | facts if wanted and facts else ():
                 mine, other = (side.get(name, "not set") for side in (facts, wanted))
                 texts += [f"{name} differs: {mine}, reference: {other}"] * (mine != other)
@@ -230,23 +232,17 @@ def notes_on(subjects: Sequence[Subject]) -> list[str]:
     return [one_line(f"{text} ({', '.join(names)})") for text, names in said.items()]
 
 
-def facts_of(run: Run) -> dict[str, str]:
-    """How a run was made, but for model and endpoint; nothing where its record is not there."""
-    if not run.sidecar:
-        return {}
-    known = {"data": data_of(run)}
-    for whose, place in (("judge's", ["settings"]), ("answers'", ["answers", "settings"])):
-        settings = run.setting(*place) or {}
-        for name, value in {**settings, **settings.get("body", {})}.items():
-            known[f"{whose} {name}"] = label(str(value))
-    return {name: value for name, value in known.items() if name not in MAY_DIFFER}
+def _made_with(run: Run) -> dict[str, str]:
+    """What should not differ between runs; nothing where a run has no record."""
+    facts = {name: value for name, value in run.facts.items() if name not in MAY_DIFFER}
+    return facts and {"data": data_of(run), **facts}
 
 
 # ------------------------------------------------------------------------------------------------
 # Words.
 
 
-def words_of(row: Mapping[str, Any], margin: float) -> str:
+def words_of(row: Row, margin: float) -> str:
     """The verdict of a run in words, the same wherever it is shown."""
     if row["verdict"] == "undecided" and row["detectable"] is None:
         return "undecided: too few chats in common with the reference"
@@ -263,7 +259,7 @@ def words_of(row: Mapping[str, Any], margin: float) -> str:
     )
 
 
-def shown_of(subjects: Sequence[Subject], report: Mapping[str, Any]) -> list[Shown]:
+def shown_of(subjects: Sequence[Subject], report: Row) -> list[Shown]:
     """What is said of each run beside its numbers."""
     shown = []
     for subject, row in zip(subjects, report["runs"], strict=True):
@@ -277,7 +273,7 @@ def shown_of(subjects: Sequence[Subject], report: Mapping[str, Any]) -> list[Sho
     return shown
 
 
-def hides_of(subject: Subject, reference: Subject, row: Mapping[str, Any]) -> list[str]:
+def hides_of(subject: Subject, reference: Subject, row: Row) -> list[str]:
     """`lower by 0.35, of it 0.35 from 21 answers that failed`, where that is beyond chance."""
     rest = {
         key: score - reference.scores[key]

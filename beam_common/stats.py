@@ -136,10 +136,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def fisher(hits: int, n: int, other_hits: int, other_n: int) -> float:
     """Two-sided p of Fisher's exact test: `hits` of `n` against `other_hits` of `other_n`."""
     total = hits + other_hits
-    possible = range(max(0, total - other_n), min(n, total) + 1)
-    ways = {k: math.comb(n, k) * math.comb(other_n, total - k) for k in possible}
-    unlikely = sum(count for count in ways.values() if count <= ways[hits])
-    return unlikely / math.comb(n + other_n, total)
+    ways = [math.comb(n, k) * math.comb(other_n, total - k) for k in range(total + 1)]
+    return sum(count for count in ways if count <= ways[hits]) / sum(ways)
 
 
 # ------------------------------------------------------------------------------------------------

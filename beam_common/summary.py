@@ -22,16 +22,10 @@ from beam_common.settings import load_sidecar
 from beam_common.stats import clustered_mean, wilson_interval
 
 Row = Mapping[str, Any]
-# Where a run comes from: name for people, and where the sidecar says it.
-ORIGIN = {
-    "model": ("answers", "settings", "body", "model"),
-    "endpoint": ("answers", "settings", "base_url"),
-    "judge": ("settings", "body", "model"),
-    "judge endpoint": ("settings", "base_url"),
-    "criterion prompt": ("settings", "criterion_prompt"),
-    "ordering prompt": ("settings", "ordering_prompt"),
-    "event_ordering": ("settings", "event_ordering"),
-}
+Scores = Mapping[QuestionKey, float]
+UNKNOWN = "unknown, not all files are there"
+ANSWERS = "{cut} cut at the length limit, {empty} empty, {failed} with an error"
+VERDICTS = "{unreadable} unreadable, {failed} failed calls"
 
 
 @dataclass(frozen=True)
@@ -39,26 +33,17 @@ class Run:
     """One scores file with what lies beside it."""
 
     path: Path
-    scores: Mapping[QuestionKey, float]
-    half_points: Mapping[QuestionKey, float]  # mean levels, where verdicts are there
+    scores: Scores
+    half_points: Scores  # mean levels, where verdicts are there
     verdicts: Mapping[QuestionKey, Sequence[Row]]  # of each rubric item the line that counts
     calls: Mapping[str, int] | None  # replies of the judge of each status; None without a file
     answers: (
         Mapping[QuestionKey, Row] | None
     )  # of what has a score; None unless all files are there
     answer_files: Sequence[Path]
-    sidecar: Row
-
-    def setting(self, *names: str) -> Any:
-        """What the sidecar says under these names, one inside the other; None for nothing."""
-        value: Any = self.sidecar
-        for name in names:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
-
-    def origin(self, name: str) -> str:
-        """What is known under a name of ORIGIN, on one line."""
-        return label(str(self.setting(*ORIGIN[name]) or "unknown"))
+    record: Row  # the sidecar
+    answered: Row  # what it says of the answers
+    facts: Mapping[str, str]  # settings by their names, for people
 
 
 @dataclass(frozen=True)
@@ -80,7 +65,7 @@ def kinds_of(answer: Row) -> list[str]:
     return ["cut"] * (answer.get("finish_reason") == "length") + ["empty"] * empty
 
 
-def by_ability(scores: Mapping[QuestionKey, float]) -> dict[str, dict[QuestionKey, float]]:
+def by_ability(scores: Scores) -> dict[str, dict[QuestionKey, float]]:
     """The scores of each ability that has any, in the order of their names."""
     groups: dict[str, dict[QuestionKey, float]] = {}
     for key in sorted(scores, key=lambda key: key[1]):
@@ -102,25 +87,30 @@ def load_run(path: Path) -> Run:
     scores = {key: float(row["score"]) for key, row in latest(read_rows(path, SCORE)).items()}
     if not scores:
         raise UsageError(f"{path} holds no scores; name a file that beam_judge.py wrote")
-    sidecar = load_sidecar(sidecar_path(path, ".run.json")) or {}
-    files = [(path.parent / str(name)).resolve() for name in sidecar.get("files", [])]
-    there = bool(files) and all(file.is_file() for file in files)
-    answers = latest(row for file in files if there for row in read_rows(file, ANSWER))
+    record = load_sidecar(sidecar_path(path, ".run.json")) or {}
+    answered = record.get("answers", {})
+    files = [(path.parent / name).resolve() for name in record.get("files", [])]
+    answers = None
+    if files and all(file.is_file() for file in files):
+        rows = latest(row for file in files for row in read_rows(file, ANSWER))
+        answers = {key: rows[key] for key in scores if key in rows}
     calls, verdicts = _read_verdicts(sidecar_path(path, ".verdicts.jsonl"))
-    levels = {key: [row["level"] or 0.0 for row in rows] for key, rows in verdicts.items()}
     # A question that needed no call scores 0 and has no verdicts.
-    known = (
-        levels if calls is None else {**{key: [0.0] for key in scores if not scores[key]}, **levels}
-    )
+    levels = {key: [0.0] for key in scores if calls is not None and not scores[key]}
+    levels |= {key: [row["level"] or 0.0 for row in rows] for key, rows in verdicts.items()}
     return Run(
         path=path,
         scores=scores,
-        half_points={key: mean(known[key]) or 0.0 for key in scores if key in known},
+        half_points={key: mean(levels[key]) or 0.0 for key in scores if key in levels},
         verdicts=verdicts,
         calls=calls,
-        answers={key: answers[key] for key in scores if key in answers} if there else None,
+        answers=answers,
         answer_files=files,
-        sidecar=sidecar,
+        record=record,
+        answered=answered,
+        facts=_facts(
+            {"answers'": answered.get("settings", {}), "judge's": record.get("settings", {})}
+        ),
     )
 
 
@@ -134,6 +124,16 @@ def _read_verdicts(path: Path) -> tuple[Counter[str] | None, dict[QuestionKey, l
     for row in sorted(last.values(), key=lambda row: int(row["item"])):
         found.setdefault(key_of(row), []).append(row)
     return Counter(row["status"] for row in rows), found
+
+
+def _facts(settings: Mapping[str, Row]) -> dict[str, str]:
+    """`judge's model: …`: every setting on one line, those of the body like the others."""
+    return {
+        f"{whose} {name}": label(str(value))
+        for whose, known in settings.items()
+        for name, value in {**known, **known.get("body", {})}.items()
+        if name != "body" and not name.endswith("_sha256")
+    }
 
 
 # ------------------------------------------------------------------------------------------------
@@ -174,14 +174,16 @@ def summary_lines(run: Run) -> list[str]:
         name = f"  {label(ability, 24)}"
         lines.append(f"{name}: {number(mean(scores.values()), 4)} (n={len(scores)})")
         table.append(_table_row(name, run, scores))
-    lines += ["", *judge_trouble(run), *table]
     if overall.chats > 1:
-        lines.append(f"intervals: by {overall.chats} chats, about other chats; a rerun varies less")
-    notes = [f"note: {text}" for text in notes_of(run)]
-    return [*lines, "", *count_lines(run), *notes, *origin_lines(run)]
+        table.append(f"intervals: by {overall.chats} chats, about other chats; a rerun varies less")
+    lines += ["", *judge_trouble(run), *table, "", *count_lines(run)]
+    lines += [f"note: {text}" for text in notes_of(run)]
+    lines += [f"data: {data_of(run)}", *(f"{name}: {value}" for name, value in run.facts.items())]
+    files = [run.path, sidecar_path(run.path, ".verdicts.jsonl"), *run.answer_files]
+    return [*lines, f"files: {', '.join(label(str(file), 1000) for file in files)}"]
 
 
-def _table_row(name: str, run: Run, scores: Mapping[QuestionKey, float]) -> str:
+def _table_row(name: str, run: Run, scores: Scores) -> str:
     halves = [run.half_points[key] for key in scores if key in run.half_points]
     half = number(mean(halves), 4) if len(halves) == len(scores) else "-"
     return f"{name:28}{interval(*wilson_interval(clustered_mean(scores))):16}{half}"
@@ -198,19 +200,12 @@ def judge_trouble(run: Run) -> list[str]:
 
 def count_lines(run: Run) -> dict[str, bool]:
     """How much is scored and what the score hides, each with whether the score suffers from it."""
-    chats = run.sidecar.get("selected", {}).values()
-    selected = sum(sum(abilities.values()) for abilities in chats)
-    answers = verdicts = "unknown, not all files are there"
+    chats = run.record.get("selected", {}).values()
+    selected, scored = sum(sum(abilities.values()) for abilities in chats), len(run.scores)
     items = Counter(row["status"] for rows in run.verdicts.values() for row in rows)
-    if run.answers is not None:
-        kinds = Counter(kind for row in run.answers.values() for kind in kinds_of(row))
-        answers = (
-            f"{kinds['cut']} cut at the length limit, {kinds['empty']} empty, "
-            f"{kinds['failed']} with an error"
-        )
-    if run.calls is not None:
-        verdicts = f"{items['unreadable']} unreadable, {items['failed']} failed calls"
-    scored = len(run.scores)
+    kinds = Counter(kind for row in (run.answers or {}).values() for kind in kinds_of(row))
+    answers = UNKNOWN if run.answers is None else ANSWERS.format_map(kinds)
+    verdicts = UNKNOWN if run.calls is None else VERDICTS.format_map(items)
     return {
         f"scored: {scored} of {selected or 'unknown'} selected questions": selected > scored,
         f"answers: {answers}": False,
@@ -220,46 +215,38 @@ def count_lines(run: Run) -> dict[str, bool]:
 
 def notes_of(run: Run) -> list[str]:
     """What makes the number something else than one judge's scores of one model's answers."""
-    cramped = _cramped(run)
-    shrunk, foreign = run.setting("answers", "shrunk"), run.setting("foreign")
-    shards = run.setting("missing_shards")
+    cramped, shrunk = _cramped(run), run.answered.get("shrunk", {})
+    foreign, shards = run.record.get("foreign", []), run.record.get("missing_shards", [])
+    served = {label(name): n for name, n in run.answered.get("served", {}).items()}
     found = {
-        "the settings are unknown: no record beside the scores": not run.sidecar,
+        "settings of the judge are unknown": not run.record,
+        "settings of the answers are unknown": not run.answered.get("settings"),
+        f"served as {', '.join(f'{name} ({n})' for name, n in served.items())}": served.keys()
+        - {run.facts.get("answers' model")},
         f"{cramped} answers were cut far below --max-tokens, the server's window left no room: "
         "raise --reserve-tokens or lower --max-context-tokens": cramped,
-        f"chats cut further to fit the endpoint: {len(shrunk or ())}": shrunk,
-        "answered partly with other settings": run.setting("answers", "mixed"),
-        "judged partly with other settings": run.setting("mixed"),
-        f"scores of another tool, without verdicts: {len(foreign or ())}": foreign,
-        f"missing shards: {', '.join(map(str, shards or ()))}": shards,
+        f"chats cut further to fit the endpoint: {len(shrunk)}": shrunk,
+        "answered partly with other settings": run.answered.get("mixed"),
+        "judged partly with other settings": run.record.get("mixed"),
+        f"scores of another tool, without verdicts: {len(foreign)}": foreign,
+        f"missing shards: {', '.join(map(str, shards))}": shards,
     }
-    return [text for text, holds in found.items() if holds]
+    return [label(text, 300) for text, holds in found.items() if holds]
 
 
 def _cramped(run: Run) -> int:
     """How many answers were cut although they are not half as long as was asked for."""
-    most = run.setting("answers", "settings", "body", "max_tokens") or 0
+    most = run.answered.get("settings", {}).get("body", {}).get("max_tokens") or 0
     rows = [row for row in (run.answers or {}).values() if "cut" in kinds_of(row)]
     return sum(2 * (row.get("completion_tokens") or most) < most for row in rows)
 
 
 def data_of(run: Run) -> str:
     """What was judged: `the published 1M files; 9 of 35 chats`; other data by their digests."""
-    data = run.setting("answers", "data") or {}
+    data = run.answered.get("data", {})
     questions, chats = (str(data.get(f"{part}_sha256")) for part in ("questions", "chats"))
     name = known_data(questions, chats) or f"questions {questions[:8]}, chats {chats[:8]}"
     tags = recorded()["tags"].values()
     all_chats = {tag["questions"]["sha256"]: f"of {tag['chats']['number']} " for tag in tags}
     scored = len({chat for chat, _, _ in run.scores})
     return f"{name if data else 'unknown'}; {scored} {all_chats.get(questions, '')}chats"
-
-
-def origin_lines(run: Run) -> list[str]:
-    """What was judged, by whom, and where the files are."""
-    lines = [f"{name}: {run.origin(name)}" for name in ORIGIN]
-    lines.insert(0, f"data: {data_of(run)}")
-    served = run.setting("answers", "served") or {}
-    if set(served) - {run.origin("model")}:
-        lines.insert(2, "served as: " + ", ".join(f"{name} ({n})" for name, n in served.items()))
-    names = [run.path, sidecar_path(run.path, ".verdicts.jsonl"), *run.answer_files]
-    return [label(line, 1000) for line in [*lines, f"files: {', '.join(map(str, names))}"]]

@@ -334,7 +334,7 @@ def test_refusals(
             {"selected": {"1": {"abstention": 9}}}, "scored: 2 of 9 selected", id="partial"
         ),
         pytest.param(
-            {"without": ["record"]}, "the settings are unknown: no record", id="settings-unknown"
+            {"without": ["record"]}, "settings of the judge are unknown (b, c)", id="no-record"
         ),
     ],
 )

@@ -125,17 +125,19 @@ def test_judge_that_does_not_answer_in_the_form_is_named_first(
             {"foreign": ["x"]}, "scores of another tool, without verdicts: 1", id="foreign"
         ),
         pytest.param({"missing_shards": ["2/3", "3/3"]}, "missing shards: 2/3, 3/3", id="shards"),
-        pytest.param({}, "model: m\nendpoint: http://host/v1\njudge: judge-1\n", id="origin"),
-        pytest.param({}, "criterion prompt: official\nordering prompt: builtin\n", id="prompts"),
+        pytest.param({}, "answers' base_url: http://host/v1\n", id="endpoint"),
+        pytest.param({}, "judge's criterion_prompt: official\njudge's ordering_", id="prompts"),
         pytest.param(
             {"settings__event_ordering": "tau"}, "event_ordering: tau", id="other-ordering-mode"
         ),
         pytest.param(
             {"answers__served": {"m-fp8 via x": 3, "m": 1}},
-            "model: m\nserved as: m-fp8 via x (3), m (1)\n",
+            "note: served as m-fp8 via x (3), m (1)\n",
             id="served-by-another-model",
         ),
-        pytest.param({"answers__settings": {}}, "model: unknown\n", id="answers-without-record"),
+        pytest.param(
+            {"answers__settings": {}}, "of the answers are unknown", id="no-answers-record"
+        ),
     ],
 )
 def test_what_the_record_says(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -202,7 +204,7 @@ def test_answers_cut_for_want_of_room(
     [
         pytest.param(["answers"], "answers: unknown, not all files are there", id="no-answers"),
         pytest.param(["verdicts"], "verdicts: unknown, not all files are there", id="no-verdicts"),
-        pytest.param(["record"], "note: the settings are unknown", id="no-record"),
+        pytest.param(["record"], "note: settings of the judge are unknown", id="no-record"),
         pytest.param(["record"], "answers: unknown", id="no-record-that-names-the-answers"),
         pytest.param(["verdicts"], "overall .* -\n", id="half-points-without-verdicts"),
     ],
