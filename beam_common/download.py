@@ -22,6 +22,7 @@ COMMIT = "b2a3ee8ba12d68f83143dda191097dc3e028ddd3"
 MIRROR = f"https://raw.githubusercontent.com/mohammadtavakoli78/BEAM/{COMMIT}"
 AT_ONCE = 4
 ATTEMPTS = 6  # in a row that bring nothing new
+FIRST_WAIT = 2.0  # seconds before a second attempt; twice as long before each further one
 LONGEST_SILENCE = 30.0  # seconds without a byte
 
 
@@ -87,7 +88,7 @@ class Download:
                         "start again to go on, or take a checkout of the release with --src"
                     ) from error
                 self.repeats.say(f"{problem}; trying again", path)
-                self.stopping.wait(2.0**failures)
+                self.stopping.wait(FIRST_WAIT * 2 ** (failures - 1))
 
     def _attempt(self, path: str, blob: str, part: Path) -> bool:
         if part.resolve() != part or (part.exists() and not part.is_file()):
