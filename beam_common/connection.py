@@ -119,7 +119,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._transport.set_write_buffer_limits(0)  # so that nothing full means all has gone out
 
     def data_received(self, data: bytes) -> None:
         self._received.append(data)
@@ -141,7 +140,10 @@ class Connection(asyncio.Protocol):
     async def send(
         self, target: str, headers: list[tuple[str, str]], body: Sequence[bytes]
     ) -> None:
-        """Send a request; no more of it once the server replies or hangs up."""
+        """Send a request, but no more of it once the server replies or hangs up.
+
+        Then all has gone out but what fits into the buffers of transport and system.
+        """
         head = self._http.send(h11.Request(method="POST", target=target, headers=headers))
         small = sum(map(len, body)) <= SMALL_BODY
         for piece in [b"".join([head, *body])] if small else [head, *body]:

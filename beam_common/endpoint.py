@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import h11
@@ -30,15 +30,14 @@ from beam_common.rows import VERSION
 WHOLE_ATTEMPT = 3  # times the longest silence
 AFTER_FINISH_SECONDS = 30.0  # how long a finished answer waits for its usage and [DONE]
 REFUSAL_SECONDS = 10.0  # of silence within a refusal: its status says the most
-LONGEST_REFUSAL = 2**20  # bytes
 LARGE_BODY = 10**6  # bytes; from here on a broken connection may be a refusal
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before a reply, a byte order mark among them
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 BROKEN = (OSError, h11.RemoteProtocolError)  # TimeoutError and errors of TLS are OSErrors
 
 
-class Watch(Protocol):
-    """Is told how far a request is."""
+class Watch:
+    """Is told how far a request is; this one does not care."""
 
     def sent(self) -> None:
         """The body has gone out."""
@@ -115,7 +114,7 @@ class Endpoint:
     async def ask(
         self,
         body: Sequence[bytes],
-        watch: Watch | None = None,
+        watch: Watch = Watch(),  # noqa: B008 - it has no state
         chat_id: str = "",
         first_piece_only: bool = False,
     ) -> Reply | Failure:
@@ -123,7 +122,7 @@ class Endpoint:
 
         `first_piece_only`: a streamed reply is cut at its first piece, and counts.
         """
-        stream = Stream(self._flags, first_piece_only)
+        stream = Stream(self._flags, watch.begun, first_piece_only)
         size = sum(map(len, body))
         try:
             async with asyncio.timeout(WHOLE_ATTEMPT * self._timeout):
@@ -131,9 +130,8 @@ class Endpoint:
                 try:
                     headers = self._headers_for(chat_id, size)
                     await connection.send(self._route.target, headers, body)
-                    if watch:
-                        watch.sent()
-                    outcome = await self._outcome(connection, stream, watch)
+                    watch.sent()
+                    outcome = await self._outcome(connection, stream)
                 finally:
                     connection.abort()
         except BROKEN as error:
@@ -151,13 +149,11 @@ class Endpoint:
         filled = [(n, v.replace("{chat_id}", chat_id)) for n, v in self._headers.items()]
         return [*filled, ("content-length", str(size))]
 
-    async def _outcome(
-        self, connection: Connection, stream: Stream, watch: Watch | None
-    ) -> Reply | Failure:
+    async def _outcome(self, connection: Connection, stream: Stream) -> Reply | Failure:
         """What comes back for a request that was sent."""
         status, headers = await connection.response()
         if 200 <= status < 300:
-            outcome = await self._read(connection, stream, watch)
+            outcome = await self._read(connection, stream)
             text = outcome.text
         else:
             text = await _beginning(connection)
@@ -168,43 +164,38 @@ class Endpoint:
             outcome = replace(outcome, wait=named_wait(headers, time.time(), text))
         return outcome
 
-    async def _read(
-        self, connection: Connection, stream: Stream, watch: Watch | None
-    ) -> Reply | Failure:
+    async def _read(self, connection: Connection, stream: Stream) -> Reply | Failure:
         """A reply of status 200: its first bytes tell whether it is a stream."""
         start = b""
         while not start and (data := await self._next(connection)):
             start = data.lstrip(BLANKS)
         if start[:1] in (b"{", b"[", b"<", b""):
-            parts = [start]
-            while data := await self._next(connection):
-                parts.append(data)
-            return self._whole(b"".join(parts))
-        begun, data = False, start
+            return await self._whole(connection, start)
+        data = start
         while data:
             stream.feed(data)
-            if stream.begun and not begun and watch:
-                watch.begun()
-            begun = stream.begun
             if stream.finish_reason:
                 connection.timeout = min(self._timeout, AFTER_FINISH_SECONDS)
             data = b"" if stream.over else await self._next(connection)
         return stream.result()
 
+    async def _whole(self, connection: Connection, start: bytes) -> Reply | Failure:
+        """A reply in one piece, of which `start` has come."""
+        parts = [start]
+        while data := await self._next(connection):
+            parts.append(data)
+        if start[:1] == b"<":
+            advice = self._flags.advice()
+            return Failure("fatal", "the endpoint answers with an HTML page", advice=advice)
+        content = _parsed(b"".join(parts))
+        if content is None:
+            return Failure("transient", f"the reply is {'not whole JSON' if start else 'empty'}")
+        return read_completion(content, self._flags)
+
     async def _next(self, connection: Connection) -> bytes:
         data = await connection.read()
         self.last_byte_at = time.monotonic()
         return data
-
-    def _whole(self, body: bytes) -> Reply | Failure:
-        """A reply in one piece."""
-        if body.startswith(b"<"):
-            advice = self._flags.advice()
-            return Failure("fatal", "the endpoint answers with an HTML page", advice=advice)
-        content = _parsed(body)
-        if content is None:
-            return Failure("transient", f"the reply is {'not whole JSON' if body else 'empty'}")
-        return read_completion(content, self._flags)
 
     def _broken(self, error: Exception, size: int) -> Failure:
         """What it means that a connection could not be made, or broke."""
@@ -234,13 +225,13 @@ class Endpoint:
 
 
 async def _beginning(connection: Connection) -> str:
-    """The text of a refusal, as far as it comes soon and as far as it matters."""
-    body = b""
+    """The text of a refusal, as far as it comes soon."""
+    parts = []
     connection.timeout = min(connection.timeout, REFUSAL_SECONDS)
     with contextlib.suppress(*BROKEN):
-        while len(body) < LONGEST_REFUSAL and (data := await connection.read()):
-            body += data
-    return body.decode("utf-8", "replace")
+        while data := await connection.read():
+            parts.append(data)
+    return b"".join(parts).decode("utf-8", "replace")
 
 
 def _parsed(body: str | bytes) -> Any:

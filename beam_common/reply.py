@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,18 +119,21 @@ def shown(data: bytes) -> str:
 class Stream:
     """What has come of a streamed completion, fed with bytes as they arrive.
 
-    With `first_piece_only` its first piece is answer enough.
+    `begun` is called when content or reasoning has come: the prompt's prefix is cached now. With
+    `first_piece_only` that is answer enough.
     """
 
-    def __init__(self, flags: Flags, first_piece_only: bool = False) -> None:
-        self._flags, self._first_piece_only = flags, first_piece_only
+    def __init__(
+        self, flags: Flags, begun: Callable[[], None], first_piece_only: bool = False
+    ) -> None:
+        self._flags, self._tell_begun, self._first_piece_only = flags, begun, first_piece_only
         self._unfinished_line: list[bytes] = []
         self._parts: list[str] = []
         self._usage: object = None
         self._head: dict[str, Any] = {}
         self._odd = ""  # the last line that is no part of a completion
         self._failure: Failure | None = None
-        self.begun = False  # content or reasoning has come: the prompt's prefix is cached now
+        self._begun = False
         self.finish_reason: str | None = None
         self.over = False  # nothing more is to be read
 
@@ -182,8 +185,10 @@ class Stream:
             self._fail(Failure("transient", "a piece of the stream has an unknown shape"))
             return
         self._parts.append(text)
-        self.begun = self.begun or bool(text or any(delta.get(name) for name in REASONING))
-        self.over = self.over or (self.begun and self._first_piece_only)
+        if not self._begun and (text or any(delta.get(name) for name in REASONING)):
+            self._begun = True
+            self._tell_begun()
+            self.over = self._first_piece_only
 
     def _fail(self, failure: Failure) -> None:
         """Trouble ends a stream, unless its answer is there already."""
@@ -196,7 +201,7 @@ class Stream:
         self.feed(b"\n")
         if self._failure:
             return self._failure
-        if not self.finish_reason and not (self.begun and self._first_piece_only):
+        if not self.finish_reason and not (self._begun and self._first_piece_only):
             odd = f", after: {self._odd}" if self._odd else ""
             return Failure(
                 "transient",

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from beam_common.command import connections_allowed, signals_caught
-from beam_common.endpoint import Endpoint
+from beam_common.endpoint import Endpoint, Watch
 from beam_common.failure import Failure
 from beam_common.messages import Repeats, StoppedEarly, UsageError, plural, say
 from beam_common.outage import FAILURES_OF_AN_OUTAGE, Outage, wait_until_up
@@ -49,7 +49,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Flight:
+class Flight(Watch):
     """One request on its way: what the endpoint tells of it."""
 
     run: Run

@@ -214,6 +214,7 @@ def test_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sent["host"] == f"127.0.0.1:{server.port}"
     assert sent["authorization"] == "Bearer secret-key"
     assert sent["content-type"] == "application/json"
+    assert sent["connection"] == "close"
     assert sent["x-team"] == "bench"
     assert "leak" not in str(server.requests)
 
@@ -393,12 +394,22 @@ def test_a_refusal_names_the_size() -> None:
 
 
 @pytest.mark.parametrize("ending", ["close", "wait"])
-def test_a_refusal_before_the_body_has_gone_out_is_read(ending: str) -> None:
+def test_a_refusal_before_the_body_has_gone_out_is_read(
+    ending: str, caplog: pytest.LogCaptureFixture
+) -> None:
     server = Server(sends(reply(401), ending=ending), bodies=False)
     outcome = ask(server.url, [b"x" * 2**20] * 40)
     assert isinstance(outcome, Failure)
     assert outcome.kind == "fatal"
     assert outcome.text == "HTTP 401: no reason given"
+    assert not caplog.records  # asyncio's about writing to a closed connection
+
+
+def test_a_refusal_counts_without_the_end_of_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "REFUSAL_SECONDS", 0.1)
+    play = sends(b"HTTP/1.1 402 x\r\nContent-Length: 100\r\n\nno money", ending="wait")
+    failure = failure_of(play)
+    assert (failure.kind, failure.text) == ("fatal", "HTTP 402: no money")
 
 
 def test_a_connection_broken_by_a_large_request_names_its_size() -> None:
@@ -426,9 +437,10 @@ def test_silence_is_bounded() -> None:
 def test_an_attempt_is_bounded_however_often_it_shows_signs_of_life() -> None:
     def play(connection: socket.socket) -> None:
         connection.sendall(STREAM_HEAD)
-        while True:
+        for _ in range(100):
             connection.sendall(chunked(b": ping\n\n"))
             threading.Event().wait(0.05)
+        raise HangUp
 
     failure = failure_of(play, timeout=0.2)
     assert failure.kind == "transient"

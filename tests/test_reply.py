@@ -167,7 +167,7 @@ def as_event(event: object) -> bytes:
 
 
 def streamed(*events: object) -> Stream:
-    stream = Stream(FLAGS)
+    stream = Stream(FLAGS, lambda: None)
     for event in events:
         stream.feed(as_event(event))
     return stream
@@ -257,7 +257,7 @@ def test_streams_read_alike_however_their_bytes_are_split(text: str) -> None:
     data = text.replace("{}", "%s", 2).replace("%s", pieces[0], 1).replace("%s", pieces[1]).encode()
 
     def read(*parts: bytes) -> str:
-        stream = Stream(FLAGS)
+        stream = Stream(FLAGS, lambda: None)
         for part in parts:
             stream.feed(part)
         return outcome_of(stream.result())
@@ -280,11 +280,15 @@ def test_streams_read_alike_however_their_bytes_are_split(text: str) -> None:
     ],
 )
 def test_a_reply_has_begun_with_its_first_piece(event: object, begun: bool) -> None:
-    assert streamed(event).begun is begun
+    told = []
+    stream = Stream(FLAGS, lambda: told.append("begun"))
+    stream.feed(as_event(event))
+    stream.feed(as_event(event))
+    assert told == (["begun"] if begun else [])
 
 
 def test_a_probe_is_content_with_the_first_piece() -> None:
-    stream = Stream(FLAGS, first_piece_only=True)
+    stream = Stream(FLAGS, lambda: None, first_piece_only=True)
     stream.feed(as_event(chunk("", role="assistant")))
     assert not stream.over
     stream.feed(as_event(chunk("a")))
@@ -295,7 +299,7 @@ def test_a_probe_is_content_with_the_first_piece() -> None:
 def test_a_line_of_megabytes_is_read_in_linear_time() -> None:
     """Quadratic reading would take minutes here."""
     data = as_event({**chunk("a" * 4_000_000, "stop")})
-    stream = Stream(FLAGS)
+    stream = Stream(FLAGS, lambda: None)
     for start in range(0, len(data), 1000):
         stream.feed(data[start : start + 1000])
     assert outcome_of(stream.result()) == "a" * 4_000_000
