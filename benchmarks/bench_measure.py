@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import os
 import platform
 import random
 import re
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -95,20 +93,17 @@ def answer_rows(count: int, criteria: int) -> list[dict[str, Any]]:
     return rows
 
 
-def small_run(program: str, folder: Path, requests: int, base_url: str) -> list[object]:
+def small_run(program: str, place: str, requests: int, base_url: str) -> list[object]:
     """Flags for so many requests: questions about small chats, or answers of two criteria."""
+    folder = Path(place)
     if program == "beam_judge.py":
         answers = write_rows(folder / "judged.jsonl", answer_rows(requests // 2, 2))
         asking = ["--judge-model", "m", "--judge-base-url", base_url, "--judge-api-key", "none"]
         return ["--answers", answers, *asking, "--criterion-prompt", "builtin"]
     chats = -(-requests // 20)
-    talk = [{"role": "assistant", "content": "Hello."}]
-    rows = [
-        {"chat_id": str(n + 1), "messages": [{"role": "user", "content": f"This is {n}."}, *talk]}
-        for n in range(chats)
-    ]
-    files = ["--chats-file", write_rows(folder / "chats.jsonl", rows), "--questions-file"]
-    files.append(write_rows(folder / "questions.jsonl", question_rows(chats, 20)[:requests]))
+    write_chats(folder / "chats.gz", chats, chats, 2, 100)
+    questions = write_rows(folder / "questions.jsonl", question_rows(chats, 20)[:requests])
+    files = ["--chats-file", folder / "chats.gz", "--questions-file", questions]
     return [*files, "--model", "m", "--base-url", base_url, "--api-key", "none"]
 
 
@@ -118,16 +113,12 @@ def small_run(program: str, folder: Path, requests: int, base_url: str) -> list[
 
 @dataclass(frozen=True)
 class Used:
-    """What a child took: CPU and wall seconds, the most memory in MiB; what it wrote."""
+    """What a child took: CPU and wall seconds, the most memory in MiB; the last line it wrote."""
 
     cpu: float
     wall: float
     memory: float
-    out: str
-
-    def report(self) -> Any:
-        """The JSON in the last line of its output."""
-        return json.loads(self.out.splitlines()[-1])
+    last: str
 
 
 def run_python(*arguments: object) -> Used:
@@ -145,23 +136,13 @@ def run_python(*arguments: object) -> Used:
     if code:
         raise RuntimeError(f"{' '.join(words)}\nended with {code}:\n{said[-4000:]}")
     memory = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-    return Used(usage.ru_utime + usage.ru_stime, wall, memory, said)
+    return Used(usage.ru_utime + usage.ru_stime, wall, memory, said.strip().rpartition("\n")[2])
 
 
 def launcher(program: str, shorter: float) -> list[object]:
     """How to start a program whose waits are so many times shorter."""
     waits = {name: seconds / shorter for name, seconds in asdict(WAITS).items()}
     return [PROJECT / "tests" / "launcher.py", program, json.dumps(waits)]
-
-
-@contextlib.contextmanager
-def workplace() -> Iterator[Path]:
-    """A folder for the data, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="beam_bench_"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Budgets:
@@ -174,13 +155,13 @@ class Budgets:
         load = f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start"
         print(f"{time.strftime('%Y-%m-%d')}; {python}; {load}\n{note}\n", flush=True)
 
-    def at_most(self, what: str, measured: float, limit: float, digits: int = 1) -> None:
-        fine = "ok" if measured <= limit else "MISSED"
-        self.rows.append([what, f"{measured:.{digits}f}", f"≤ {limit:g}", fine])
+    def at_most(self, what: str, measured: float, limit: float, sign: str = "≤") -> None:
+        fine = measured <= limit if sign == "≤" else measured >= limit
+        shown = f"{measured:.4g}" if measured < 1000 else f"{measured:,.0f}"
+        self.rows.append([what, shown, f"{sign} {limit:g}", "ok" if fine else "MISSED"])
 
-    def at_least(self, what: str, measured: float, limit: float, digits: int = 1) -> None:
-        fine = "ok" if measured >= limit else "MISSED"
-        self.rows.append([what, f"{measured:.{digits}f}", f"≥ {limit:g}", fine])
+    def at_least(self, what: str, measured: float, limit: float) -> None:
+        self.at_most(what, measured, limit, "≥")
 
     def show(self) -> int:
         """Print all; the exit code of the benchmark."""

@@ -17,12 +17,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from scripted_endpoint import STAND_IN, ScriptedEndpoint
 
 PROJECT = Path(__file__).resolve().parent.parent
-LONGEST_TEXT = 160  # characters shown of one text of the first answer
 
 
 def commands(base_url: str, folder: Path) -> list[list[str]]:
@@ -38,50 +36,38 @@ def commands(base_url: str, folder: Path) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def run(program: str, *arguments: str) -> None:
+def run(program: str, *arguments: str, quiet: bool = False) -> None:
     """Run a program with its output passed through. Raises CalledProcessError when it fails."""
     command = [sys.executable, os.path.relpath(PROJECT / program), *arguments]
     print(f"\n$ {shlex.join(command)}", flush=True)
-    hosts = [os.environ.get("no_proxy", ""), "127.0.0.1"]  # no proxy could reach this machine
-    no_proxy = dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(filter(None, hosts)))
-    subprocess.run(command, env={**os.environ, **no_proxy}, check=True)
-
-
-def shortened(value: Any) -> Any:
-    """The same value with its long texts cut, to be read on a screen."""
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return value[:LONGEST_TEXT] + "…"
-    return list(map(shortened, value)) if isinstance(value, list) else value
+    no_proxy = dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1")  # none reaches this machine
+    subprocess.run(command, env={**os.environ, **no_proxy}, check=True,
+                   stdout=subprocess.DEVNULL if quiet else None)  # fmt: skip
 
 
 def show_first_answer(answers: Path) -> None:
     """Print the answer to the first question; the file holds them in the order they came in."""
     rows = map(json.loads, answers.read_text("utf-8").splitlines())
     row = min(rows, key=lambda row: (row["chat_id"], row["question_type"], row["question_index"]))
-    short = {name: shortened(value) for name, value in row.items()}
-    print("\nThe first answer, shortened:")
-    print(json.dumps(short, ensure_ascii=False, indent=2), flush=True)
+    print("\nThe first answer:")
+    print(json.dumps(row, ensure_ascii=False, indent=2), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="new folder for the results "
-                        "(default: a temporary one, left in place)")  # fmt: skip
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="folder for the results")
     args = parser.parse_args(argv)
     folder = args.keep or Path(tempfile.mkdtemp(prefix="beam_quickstart_"))
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        parser.error(f"--keep: {folder} is not empty; name a new folder")
     print(STAND_IN, flush=True)
     try:
         with ScriptedEndpoint() as endpoint:
             generate, judge, report = commands(endpoint.base_url, folder)
             run(*generate)
             show_first_answer(folder / "answers.jsonl")
+            print("\nJudged with the built-in prompt: the official one comes with the release.")
             run(*judge)
-            run(*report)
+            run(*report, quiet=True)
     except subprocess.CalledProcessError as failure:
         print(f"error: {failure.cmd[1]} ended with code {failure.returncode}", file=sys.stderr)
         return 1

@@ -4,39 +4,59 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.client import responses
-from itertools import chain
 from typing import Any, Literal
 
 Then = Literal["keep", "close", "hang", "reset"]
-Usage = Mapping[str, Any] | Literal["counted", "absent"] | None
-NO_HEADERS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Bytes to put on the wire, a packet a piece, and what becomes of the connection afterwards."""
+    """Bytes to put on the wire, and what becomes of the connection afterwards."""
 
-    head: bytes = b""
-    pieces: Iterable[bytes] = ()  # may be endless, may be a generator that waits for something
-    chunked: bool = False
+    parts: Iterable[bytes] = ()  # a packet each; a generator may wait for something in between
+    end: bytes = b""  # the last packet
     then: Then = "keep"
-    pause: float = 0.0  # seconds between two pieces
-    delay: float = 0.0  # seconds before the first
+    pause: float = 0.0  # seconds after each part
+    delay: float = 0.0  # seconds before the first packet
     prefix: str = ""  # what a prefix cache holds once the first packet is out
 
-    def packets(self) -> Iterator[tuple[bytes, bool]]:
-        """Each packet, and whether it is the last. Head and end go with the pieces next to them."""
-        known = len(self.pieces) if isinstance(self.pieces, Sized) else math.inf
-        packet = self.head
-        for number, piece in enumerate(self.pieces, start=1):
-            packet += b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked and piece else piece
-            if number < known:
-                yield packet, False
-                packet = b""
-        yield packet + (b"0\r\n\r\n" if self.chunked and self.then == "keep" else b""), True
+
+@dataclass(frozen=True)
+class Say(Answer):
+    """A completion; whether it is streamed and what its usage is depends on the request."""
+
+    content: Any = ""
+    finish_reason: str | None = "stop"
+    usage: Any = "counted"  # or what stands for it; "absent"
+    stream: bool | None = None  # None: as the request asks
+    members: Mapping[str, Any] = field(default_factory=dict)  # join the message or the first delta
+
+    def spoken(self, counted: Mapping[str, Any], asked: Mapping[str, Any]) -> Answer:
+        """The completion as bytes, whole or as a stream of several chunks, as it was `asked`."""
+        model = {"model": asked.get("model")}
+        usage = {"usage": counted if self.usage == "counted" else self.usage}
+        usage = {} if self.usage == "absent" else usage
+        if not (asked.get("stream") if self.stream is None else self.stream):
+            whole = completion(self.content, self.finish_reason, **self.members)
+            return after(self.delay, status(200, {**whole, **model, **usage}))
+        text = self.content if isinstance(self.content, str) else ""
+        width = max(8, math.ceil(len(text) / 20))
+        events = [chunk("", role="assistant", **self.members)]
+        events += [chunk(text[start : start + width]) for start in range(0, len(text), width)]
+        if self.finish_reason:
+            events.append(chunk(finish_reason=self.finish_reason))
+        if usage and (asked.get("stream_options") or {}).get("include_usage"):
+            events.append({**chunk(), "choices": [], **usage})
+        return after(self.delay, sse([{**event, **model} for event in events]))
+
+
+def say(content: Any, finish_reason: str | None = "stop", **more: Any) -> Say:
+    """A completion. `more`: `usage` and `stream` of it, members of its message."""
+    known = {name: more.pop(name) for name in ("usage", "stream") if name in more}
+    return Say(content=content, finish_reason=finish_reason, members=more, **known)
 
 
 def as_json(value: Any) -> bytes:
@@ -66,27 +86,10 @@ def chunk(content: Any = None, finish_reason: str | None = None, **members: Any)
     return {**completion(None), "object": "chat.completion.chunk", "choices": [choice]}
 
 
-@dataclass(frozen=True)
-class Say(Answer):
-    """A completion; whether it is streamed and what its usage is depends on the request."""
-
-    content: Any = ""
-    finish_reason: str | None = "stop"
-    usage: Usage = "counted"
-    stream: bool | None = None
-    members: Mapping[str, Any] = field(default_factory=dict)  # join the message or the first delta
-
-
-def say(content: Any, finish_reason: str | None = "stop", **more: Any) -> Say:
-    """A completion. `more`: `usage` and `stream` of it, members of its message."""
-    known = {name: more.pop(name) for name in ("usage", "stream") if name in more}
-    return Say(content=content, finish_reason=finish_reason, members=more, **known)
-
-
 def status(
     code: int,
     body: Any = None,
-    headers: Mapping[str, str] = NO_HEADERS,
+    headers: Mapping[str, str] | None = None,
     content_type: str = "application/json",
 ) -> Answer:
     """A reply with Content-Length. `body`: bytes, text, or what becomes JSON; None: an error."""
@@ -94,19 +97,32 @@ def status(
         body = {"error": {"message": f"scripted {code}", "type": "scripted", "code": code}}
     text = body.encode() if isinstance(body, str) else body
     data = text if isinstance(text, bytes) else as_json(text)
-    return Answer(head_of(code, content_type, {"Content-Length": str(len(data)), **headers}) + data)
+    fields = {"Content-Length": str(len(data)), **(headers or {})}
+    return Answer(end=head_of(code, content_type, fields) + data)
 
 
 def pieces(
     parts: Iterable[bytes],
-    pause: float = 0.02,
     then: Then = "keep",
+    pause: float = 0.0,
     content_type: str = "application/json",
+    last: bytes = b"",
 ) -> Answer:
-    """A chunked 200 whose body goes out piece by piece; unless `then` is keep it lacks its end."""
-    return Answer(
-        head_of(200, content_type, {"Transfer-Encoding": "chunked"}), parts, True, then, pause
-    )
+    """A chunked 200, piece by piece and with a `last` one; it lacks its end unless `then` is keep.
+
+    `parts` may be endless.
+    """
+
+    def framed() -> Iterator[bytes]:
+        yield head_of(200, content_type, {"Transfer-Encoding": "chunked"})
+        yield from map(frame, parts)
+
+    end = frame(last) + (b"0\r\n\r\n" if then == "keep" else b"")
+    return Answer(framed(), end, then, pause)
+
+
+def frame(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
 
 
 def sse(
@@ -119,29 +135,28 @@ def sse(
     `done` sends [DONE]; `none` ends the body properly without it; the others never end the body.
     """
     ends: dict[str, Then] = {"cut": "close", "hang": "hang", "reset": "reset"}
-    all_events = chain(events, ["[DONE]"] if ending == "done" else [])
-    parts = (event if isinstance(event, bytes) else event_of(event) for event in all_events)
-    known = list(parts) if isinstance(events, Sized) else parts
-    return pieces(known, pause, ends.get(ending, "keep"), "text/event-stream")
+    parts = (event if isinstance(event, bytes) else event_of(event) for event in events)
+    last = event_of("[DONE]") if ending == "done" else b""
+    return pieces(parts, ends.get(ending, "keep"), pause, "text/event-stream", last)
 
 
 def event_of(data: str | dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % (data.encode() if isinstance(data, str) else as_json(data))
 
 
-def raw(*parts: bytes, then: Then = "close", pause: float = 0.0) -> Answer:
-    """Bytes on the wire as they are, status line included."""
-    return Answer(b"", parts, then=then, pause=pause)
+def raw(*parts: bytes, then: Then = "close") -> Answer:
+    """Bytes on the wire as they are, a packet each, status line included."""
+    return Answer(parts, then=then)
 
 
-def hang(seconds: float = math.inf) -> Answer:
-    """Nothing at all for so long, then the connection is closed."""
-    return Answer(then="close", delay=seconds)
+def drop(after: float = 0.0) -> Answer:
+    """The connection is closed without a reply, after so many seconds."""
+    return Answer(then="close", delay=after)
 
 
-def drop() -> Answer:
-    """The connection is closed without a reply."""
-    return Answer(then="close")
+def hang() -> Answer:
+    """Nothing at all, until the client leaves."""
+    return drop(math.inf)
 
 
 def reset() -> Answer:
@@ -151,23 +166,3 @@ def reset() -> Answer:
 
 def after(seconds: float, answer: Answer) -> Answer:
     return replace(answer, delay=answer.delay + seconds)
-
-
-def spoken(say: Say, counted: Mapping[str, Any], asked: Mapping[str, Any]) -> Answer:
-    """A completion as bytes, whole or as a stream of several chunks, as the request `asked`."""
-    model = {"model": asked.get("model")}
-    usage = {"usage": counted if say.usage == "counted" else say.usage}
-    if say.usage == "absent":
-        usage = {}
-    if not (asked.get("stream") if say.stream is None else say.stream):
-        whole = completion(say.content, say.finish_reason, **say.members)
-        return replace(status(200, {**whole, **model, **usage}), delay=say.delay)
-    text = say.content if isinstance(say.content, str) else ""
-    width = max(8, math.ceil(len(text) / 20))
-    events = [chunk("", role="assistant", **say.members)]
-    events += [chunk(text[start : start + width]) for start in range(0, len(text), width)]
-    if say.finish_reason:
-        events.append(chunk(finish_reason=say.finish_reason))
-    if usage and (asked.get("stream_options") or {}).get("include_usage"):
-        events.append({**chunk(), "choices": [], **usage})
-    return replace(sse([{**event, **model} for event in events]), delay=say.delay)

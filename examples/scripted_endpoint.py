@@ -17,7 +17,6 @@ In tests a script sees each request and says what goes on the wire, faults inclu
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
 import json
 import math
@@ -37,14 +36,11 @@ from socketserver import ThreadingTCPServer
 from typing import Any, Self
 
 from scripted_answers import *  # noqa: F403 - what a script can say, for `from scripted_endpoint`
-from scripted_answers import Answer, Say, after, as_json, say, spoken, status
-from word_overlap import ChatIndex, judge, sections_of
+from scripted_answers import Answer, Say, after, as_json, say, status
+from word_overlap import answer, judge, sections_of
 
-STAND_IN = (
-    "This endpoint is a stand-in that compares words: there is no model behind it, and its scores "
-    "mean nothing."
-)
-SENTENCES, SHORT = 3, "stand-in-short"  # of an answer; the model whose answers have only one
+STAND_IN = "This endpoint is a stand-in that compares words: its answers and scores mean nothing."
+SENTENCES, SHORT = 4, "stand-in-short"  # of an answer; the model whose answers have only one
 
 
 @dataclass(eq=False)
@@ -61,19 +57,14 @@ class Recorded:
     answered: float | None = None  # None while it is in flight
     refused: bool = False  # for want of a place
 
-    @cached_property
-    def _parsed(self) -> Any:
+    def json(self) -> Any:
+        """The body parsed. Raises ValueError when it is no JSON."""
         return json.loads(self.body)
 
-    def json(self) -> Any:
-        """The body parsed, once. Raises ValueError when it is no JSON."""
-        return self._parsed
-
-    @property
+    @cached_property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages asked with. Raises TypeError or LookupError when the body holds none."""
-        messages: list[dict[str, Any]] = self.json()["messages"]
-        return messages
+        """Raises TypeError or LookupError when the body holds none."""
+        return list(self.json()["messages"])
 
     @property
     def last(self) -> str:
@@ -81,7 +72,6 @@ class Recorded:
 
     @property
     def chat(self) -> list[str]:
-        """The contents of all messages but the last."""
         return [message["content"] for message in self.messages[:-1]]
 
     @cached_property
@@ -92,7 +82,7 @@ class Recorded:
     def forget(self) -> None:
         """Drop what was sent, megabytes of it; that it came, and when, stays."""
         self.body = b""
-        vars(self).pop("_parsed", None)
+        vars(self).pop("messages", None)
 
 
 def question_of(request: Recorded) -> str:
@@ -108,11 +98,6 @@ def criterion_of(request: Recorded) -> str:
 
 def is_judge(request: Recorded) -> bool:
     return not sections_of(request.last).keys().isdisjoint({"criterion", "reference"})
-
-
-@functools.lru_cache(maxsize=4)
-def index_of(*texts: str) -> ChatIndex:
-    return ChatIndex(texts)
 
 
 class ScriptedEndpoint(ThreadingTCPServer):
@@ -144,7 +129,7 @@ class ScriptedEndpoint(ThreadingTCPServer):
         self.in_flight = self.most_in_flight = 0
         self.changed = threading.Condition()  # guards all that is counted or kept here
         self.connections: set[socket.socket] = set()
-        self._cached: set[str] = set()  # prefixes
+        self.cached: set[str] = set()  # prefixes to which a reply has begun
         super().__init__((host, port), Connection)
 
     @property
@@ -176,6 +161,18 @@ class ScriptedEndpoint(ThreadingTCPServer):
         if problem and not isinstance(problem, ConnectionError):  # clients may leave
             self.problems.append(problem)
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        with self.changed:
+            self.connections.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        with self.changed:
+            self.connections.discard(request)
+            self.changed.notify_all()
+
     def arrived(self, request: Recorded) -> None:
         with self.changed:
             request.number = len(self.requests)
@@ -192,41 +189,33 @@ class ScriptedEndpoint(ThreadingTCPServer):
                 self.in_flight -= not request.refused
                 self.changed.notify_all()
 
-    def begun(self, answer: Answer) -> None:
-        """A reply's first packet is about to go out: what it was asked about is cached."""
-        with self.changed:
-            self._cached.add(answer.prefix)
-
     def answer_to(self, request: Recorded) -> Answer:
         if request.refused:
             error = {"message": "Too many requests at a time", "code": "rate_limit_exceeded"}
             return status(429, {"error": error})
-        answer = self.script(request) if self.script else None
-        if answer is None:
-            answer = after(self.delay, self.honest(request))
-        if not isinstance(answer, Say):
-            return answer
-        answer = spoken(answer, self.usage(request, answer.content), request.json())
-        return replace(answer, prefix=request.prefix)
+        scripted = self.script(request) if self.script else None
+        planned = scripted or after(self.delay, self.honest(request))
+        if not isinstance(planned, Say):
+            return planned
+        spoken = planned.spoken(self.usage(request, planned.content), request.json())
+        return replace(spoken, prefix=request.prefix)
 
     def honest(self, request: Recorded) -> Answer:
         if (request.method, request.path) != ("POST", "/v1/chat/completions"):
             return status(404, {"error": {"message": f"no such path: {request.path}"}})
         try:
-            found = sections_of(request.last)
+            if is_judge(request):
+                return say(judge(request.last))
         except (ValueError, TypeError, LookupError) as problem:
             return status(400, {"error": {"message": f"bad request: {problem!r}"}})
-        if is_judge(request):
-            return say(judge(found))
         most = 1 if request.json().get("model") == SHORT else SENTENCES
-        return say(index_of(*request.chat).answer(question_of(request), most))
+        return say(answer(request.chat, question_of(request), most))
 
     def usage(self, request: Recorded, content: Any) -> dict[str, Any]:
-        """Rough counts; a prefix counts as cached once a reply to it has begun."""
+        """Rough counts, four bytes to a token; a chat is cached once a reply to it has begun."""
         chat = sum(map(tokens_in, request.chat))
         asked, completed = chat + tokens_in(request.last), tokens_in(str(content))
-        with self.changed:
-            cached = chat if request.prefix in self._cached else 0
+        cached = chat if request.prefix in self.cached else 0
         return {
             "prompt_tokens": asked,
             "completion_tokens": completed,
@@ -236,7 +225,6 @@ class ScriptedEndpoint(ThreadingTCPServer):
 
 
 def tokens_in(text: str) -> int:
-    """Four bytes make a token."""
     return len(text.encode("utf-8", "surrogatepass")) // 4 + 1
 
 
@@ -247,18 +235,7 @@ class Connection(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: ScriptedEndpoint
 
-    def setup(self) -> None:
-        super().setup()
-        with self.server.changed:
-            self.server.connections.add(self.connection)
-
-    def finish(self) -> None:
-        super().finish()
-        with self.server.changed:
-            self.server.connections.discard(self.connection)
-            self.server.changed.notify_all()
-
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         """No log: stderr belongs to the programs that are tried out."""
 
     def do_POST(self) -> None:
@@ -281,18 +258,18 @@ class Connection(BaseHTTPRequestHandler):
 
     def _play(self, answer: Answer, request: Recorded) -> None:
         self.close_connection |= answer.then != "keep"
-        wait = answer.delay
-        for packet, last in answer.packets():
-            if not self._wait(wait):
-                self.close_connection = True
-                return
-            if last and answer.then != "hang":
-                self.server.left(request)  # before the client can know, and ask again
-            self.server.begun(answer)
-            self.connection.sendall(packet)
-            wait = answer.pause
-        if answer.then == "hang":
-            self._wait(math.inf)
+        there = self._wait(answer.delay)
+        for part in answer.parts if there else ():
+            self.server.cached.add(answer.prefix)
+            self.connection.sendall(part)
+            if not (there := self._wait(answer.pause)):
+                break
+        if not there or (answer.then == "hang" and not self._wait(math.inf)):
+            self.close_connection = True
+            return
+        self.server.left(request)  # before the client can know, and ask again
+        self.server.cached.add(answer.prefix)
+        self.connection.sendall(answer.end)
         if answer.then == "reset":
             self._wait(0.05)  # so that the client can read what was sent
             linger = struct.pack("ii", 1, 0)

@@ -7,17 +7,17 @@ key in here: the scores show that the programs work together, and nothing else.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 LONGEST_SENTENCE = 400  # characters of one sentence that go into an answer
 ENOUGH = 0.4  # share of a question's weighted words that the best sentence must hold
-FULL, PART = 0.6, 0.3  # shares of a criterion's words that earn 1.0 and 0.5
+FULL, PART = 0.4, 0.2  # shares of a criterion's words that earn 1.0 and 0.5
 
 WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")  # a Chinese character is a word
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
@@ -50,43 +50,31 @@ def sentences_of(text: str) -> list[str]:
     return [part.strip() for part in SENTENCE_END.split(text) if part.strip()]
 
 
-class ChatIndex:
-    """Which words stand in which sentences of a chat. Built once, asked by many questions."""
+@functools.lru_cache(maxsize=4)
+def words_of(*chat: str) -> list[tuple[str, frozenset[str]]]:
+    """The sentences of a chat with their words; the last few chats are remembered."""
+    sentences = (sentence for content in chat for sentence in sentences_of(content))
+    return [(sentence, frozenset(content_words(sentence))) for sentence in sentences]
 
-    def __init__(self, contents: Sequence[str]) -> None:
-        self.messages = len(contents)
-        self.sentences: list[str] = []
-        self.places: defaultdict[str, list[int]] = defaultdict(list)  # word -> its sentences
-        self.spread: Counter[str] = Counter()  # word -> number of messages that hold it
-        for content in contents:
-            self.spread.update(set(content_words(content)))
-            for sentence in sentences_of(content):
-                for word in set(content_words(sentence)):
-                    self.places[word].append(len(self.sentences))
-                self.sentences.append(sentence)
 
-    def answer(self, question: str, most: int) -> str:
-        """At most so many sentences that share most with the question, in order of occurrence."""
-        weights = {
-            word: math.log(1 + self.messages / (1 + self.spread[word]))
-            for word in sorted(set(content_words(question)))
-        }
-        overlap: defaultdict[int, float] = defaultdict(float)
-        for word, weight in weights.items():
-            for number in self.places.get(word, ()):
-                overlap[number] += weight
-        if not overlap or max(overlap.values()) < ENOUGH * sum(weights.values()):
-            return f"The chat holds no information about this: {question}"
-        chosen: dict[str, int] = {}
-        for number in sorted(overlap, key=lambda number: (overlap[number], number), reverse=True):
-            chosen.setdefault(self.sentences[number][:LONGEST_SENTENCE], number)
-            if len(chosen) == most:
-                break
-        return "\n".join(sorted(chosen, key=lambda sentence: chosen[sentence]))
+def answer(chat: Sequence[str], question: str, most: int) -> str:
+    """At most so many sentences that share most with the question, in the order of the chat."""
+    sentences = words_of(*chat)
+    spread = Counter(word for _, words in sentences for word in words)
+    weights = {
+        word: math.log(1 + len(sentences) / (1 + spread[word]))
+        for word in sorted(set(content_words(question)))
+    }
+    overlap = [sum(weights[word] for word in weights if word in words) for _, words in sentences]
+    if not any(overlap) or max(overlap) < ENOUGH * sum(weights.values()):
+        return f"The chat holds no information about this: {question}"
+    best = sorted(range(len(sentences)), key=lambda n: (overlap[n], n))[-most:]
+    chosen = dict.fromkeys(sentences[n][0][:LONGEST_SENTENCE] for n in sorted(best))
+    return "\n".join(chosen)
 
 
 def sections_of(prompt: str) -> dict[str, str]:
-    """The texts that a built-in judge prompt holds between fences, by name: all of one key."""
+    """The texts that a built-in judge prompt holds between marks, by name: all of one key."""
     first = re.search(r"^<(?:question|criterion|reference)-(\w+)>$", prompt, re.MULTILINE)
     if first is None:
         return {}
@@ -105,42 +93,36 @@ def criterion_verdict(criterion: str, response: str) -> dict[str, Any]:
     return {"score": score, "reason": f"{share:.0%} of the criterion's words are in the response"}
 
 
+def aligned(reference: Sequence[str], lines: Sequence[str]) -> list[int | None]:
+    """For each line in turn the number of the reference event that fits it best, or None."""
+    free = dict(enumerate(reference, start=1))
+    matches = []
+    for line in lines:
+        shares = {number: share_of_words(event, line) for number, event in free.items()}
+        best = max(shares, key=shares.__getitem__, default=None)
+        matches.append(best if best and shares[best] >= PART else None)
+        free.pop(matches[-1] or 0, None)
+    return matches
+
+
 def ordering_verdict(reference: Sequence[str], response: str) -> dict[str, Any]:
-    """Each event stands where the response overlaps most with it; all must be found, in order."""
-    lines = sentences_of(response)
-    places = []
-    for event in reference:
-        shares = [share_of_words(event, line) for line in lines]
-        if max(shares, default=0.0) >= FULL:
-            places.append(shares.index(max(shares)))
-    complete = len(places) == len(reference)
-    ordered = complete and all(a < b for a, b in pairwise(places))
-    why = f"{len(places)} of {len(reference)} events found by their words"
+    found = [number for number in aligned(reference, sentences_of(response)) if number]
+    complete = len(found) == len(reference)
+    ordered = complete and found == sorted(found)
+    why = f"{len(found)} of {len(reference)} events found by their words"
     score = 1.0 if ordered else 0.0
     return {"all_present": complete, "order_correct": ordered, "score": score, "explanation": why}
 
 
-def alignment_verdict(reference: Sequence[str], lines: Sequence[str]) -> dict[str, Any]:
-    """For each line the number of a reference event, or null; best overlaps are dealt first."""
-    pairs = [
-        (share_of_words(event, line), i, j)
-        for j, line in enumerate(lines)
-        for i, event in enumerate(reference, start=1)
-    ]
-    matches: dict[int, int] = {}
-    for share, i, j in sorted(pairs, key=lambda pair: -pair[0]):
-        if share >= PART and j not in matches and i not in matches.values():
-            matches[j] = i
-    return {"matches": [matches.get(j) for j in range(len(lines))]}
-
-
-def judge(sections: Mapping[str, str]) -> str:
+def judge(prompt: str) -> str:
+    """The reply to a built-in judge prompt."""
+    sections = sections_of(prompt)
     response = sections.get("response", "")
     reference = numbered(sections.get("reference", ""))
     if "criterion" in sections:
         verdict = criterion_verdict(sections["criterion"], response)
-    elif "lines" in sections:
-        verdict = alignment_verdict(reference, numbered(sections["lines"]))
+    elif '"matches"' in prompt.rpartition("</")[2]:
+        verdict = {"matches": aligned(reference, numbered(response))}
     else:
         verdict = ordering_verdict(reference, response)
     return json.dumps(verdict, ensure_ascii=False)
