@@ -27,6 +27,8 @@ from beam_common.jsonl import (
 from beam_common.messages import UsageError
 from beam_common.rows import key_of, name_of
 
+Capsys = pytest.CaptureFixture[str]
+
 MARK = b"\xef\xbb\xbf"
 ID = {"chat_id": "3", "question_type": "abstention", "question_index": 0}
 ROW = {
@@ -57,8 +59,6 @@ def written(folder: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
 
-
-# --- Rows -----------------------------------------------------------------------------------------
 
 SOUND = {
     "answer": (ROW, ANSWER),
@@ -139,8 +139,6 @@ def test_what_is_encoded_is_read_back(text: str, number: int) -> None:
     assert line.row == answer(0, joined)  # halves that meet are one character
 
 
-# --- Reading --------------------------------------------------------------------------------------
-
 TWO = (answer(0), answer(1, "a\u2028b\x85c\x0bd\x1ce"))
 READABLE = {
     "as-written": lines_of(*TWO),
@@ -184,7 +182,7 @@ def test_lines_are_numbered_and_placed_in_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_line_is_left_out_and_named_by_its_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damaged: bytes
+    tmp_path: Path, capsys: Capsys, damaged: bytes
 ) -> None:
     path = written(tmp_path, lines_of(answer(0)) + damaged + b"\n" + lines_of(answer(5)))
     rows = list(read_rows(path, ANSWER, "not judged"))
@@ -194,9 +192,7 @@ def test_a_damaged_line_is_left_out_and_named_by_its_number(
     assert line.endswith("; not judged")
 
 
-def test_a_thousand_lines_of_one_problem_are_one_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_thousand_lines_of_one_problem_are_one_message(tmp_path: Path, capsys: Capsys) -> None:
     path = written(tmp_path, lines_of(answer(0)) + b"{}\n" * 1000)
     assert len(list(read_rows(path, ANSWER))) == 1
     said = f"warning: {path} lines 2 to 1001: no 'chat_id'; left out\n"
@@ -213,8 +209,6 @@ def test_a_file_that_cannot_be_read_to_its_end_is_an_error(
     with pytest.raises(UsageError, match=rf"^{path}: .*{message}"):
         list(read_rows(path, ANSWER))
 
-
-# --- Which line of a question counts --------------------------------------------------------------
 
 GOOD, LATER, FAILED = answer(0, "first"), answer(0, "second"), answer(0, "", error="HTTP 500")
 LAST_FAILED = {**FAILED, "error": "HTTP 503"}

@@ -28,6 +28,8 @@ from beam_common.messages import StoppedEarly, UsageError
 from beam_common.rowlog import RowLog, output_path
 from beam_common.rows import PROJECT, key_of
 
+Capsys = pytest.CaptureFixture[str]
+
 MARK = b"\xef\xbb\xbf"
 TAKEN = "is being written by another process; wait for it"
 
@@ -57,8 +59,6 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-# --- The end of a file ----------------------------------------------------------------------------
-
 ROW, TORN = lines_of(answer(0, "雪")), lines_of(answer(1, "雪雪雪"))
 HALF_CHARACTER = TORN.partition("雪".encode())[0] + b"\xe9"
 ZEROS = b"\0" * 4096
@@ -85,11 +85,7 @@ ENDS = {  # content, what is left of it, what is moved
 
 @pytest.mark.parametrize(("content", "left", "moved"), ENDS.values(), ids=ENDS)
 def test_the_end_of_a_file_is_mended_before_anything_is_appended(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    content: bytes,
-    left: bytes,
-    moved: bytes | None,
+    tmp_path: Path, capsys: Capsys, content: bytes, left: bytes, moved: bytes | None
 ) -> None:
     path, damaged = tmp_path / "answers.jsonl", tmp_path / "answers.jsonl.damaged"
     path.write_bytes(content)
@@ -103,7 +99,7 @@ def test_the_end_of_a_file_is_mended_before_anything_is_appended(
 
 
 def test_damage_in_the_middle_is_named_not_counted_and_left_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capsys
 ) -> None:
     path = tmp_path / "answers.jsonl"
     content = ROW + b"null\n" + lines_of(answer(5))
@@ -144,8 +140,6 @@ def test_any_cut_then_resume_gives_the_rows_of_an_uninterrupted_run(
     lines = [line for line in content.removeprefix(MARK).split(b"\n") if line.strip()]
     assert [json.loads(line) for line in lines] == rows
 
-
-# --- Files of others and paths --------------------------------------------------------------------
 
 CHAT = b'{"chat_id": "3", "messages": [{"role": "user", "content": "hello"}]}\n'
 QUESTION = lines_of({n: answer(0)[n] for n in ("chat_id", "question_type", "question_index")})
@@ -237,9 +231,6 @@ def test_a_run_that_brought_nothing_leaves_no_new_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [old]
 
 
-# --- Full disks and odd drives --------------------------------------------------------------------
-
-
 def test_a_full_disk_harms_nothing_that_was_there(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     old = [answer(0, "old"), answer(1)]
@@ -267,7 +258,7 @@ def test_a_full_disk_while_mending_loses_nothing(tmp_path: Path, content: bytes)
 
 
 def test_a_drive_without_locks_flushes_and_modes_is_said_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
@@ -319,9 +310,6 @@ def test_a_file_that_changes_under_the_run_stops_it(tmp_path: Path, change: str)
     )
 
 
-# --- One line a key -------------------------------------------------------------------------------
-
-
 def test_compaction_leaves_the_lines_that_count_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     crlf = lines_of(answer(1, "crlf")).replace(b"\n", b"\r\n")
@@ -347,8 +335,6 @@ def test_rows_are_held_as_keep_leaves_them_and_by_their_key(tmp_path: Path) -> N
         log.append([answer(1, "longer"), answer(0, "", error="late failure")])
         assert log.rows == {0: {"length": 4, "error": None}, 1: {"length": 6, "error": None}}
 
-
-# --- Locks ----------------------------------------------------------------------------------------
 
 HOLD = """
 import pathlib, sys
@@ -396,9 +382,6 @@ def test_who_comes_second_never_removes_the_file_of_who_was_first(
     first.append([answer(0)])
     first.__exit__()
     assert path.read_bytes() == lines_of(answer(0))
-
-
-# --- Saving from the event loop -------------------------------------------------------------------
 
 
 class Watched(RowLog):

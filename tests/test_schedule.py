@@ -11,19 +11,13 @@ import pytest
 from beam_common.schedule import Group, Job, Order
 
 
-def groups(*sizes: int) -> list[Group]:
-    """Groups a, b, c …, whose jobs are named a0, a1 …"""
-    made = []
-    for name, size in zip("abcdefgh", sizes, strict=False):
-        group = Group(name)
+def order_of(*sizes: int, open_limit: int = 2, opener_first: bool = True) -> Order:
+    """Of groups a, b, c …, whose jobs are named a0, a1 …"""
+    groups = [Group(name) for name, _ in zip("abcdefgh", sizes, strict=False)]
+    for group, size in zip(groups, sizes, strict=True):
         for n in range(size):
-            group.add((name, "abstention", n), f"{name}{n}")
-        made.append(group)
-    return made
-
-
-def order_of(made: list[Group], open_limit: int = 2, opener_first: bool = True) -> Order:
-    return Order(made, open_limit, opener_first, cache_life=240.0)
+            group.add((group.item, "abstention", n), f"{group.item}{n}")
+    return Order(groups, open_limit, opener_first, cache_life=240.0)
 
 
 def drain(order: Order, now: float = 0.0) -> list[Job]:
@@ -40,30 +34,22 @@ def names(jobs: list[Job]) -> list[str]:
 
 
 def test_one_opener_a_chat_then_its_followers_oldest_chat_first() -> None:
-    order = order_of(groups(3, 2, 3))
+    order = order_of(3, 2, 2)
     a0, b0 = drain(order)
-    assert names([a0, b0]) == ["a0", "b0"], "no more chats than two in progress"
+    assert names([a0, b0]) == ["a0", "b0"], "no more than two chats in progress"
     order.begun(b0, 0.0)
-    assert names(drain(order)) == ["b1", "c0"], "b is all sent: the next chat opens"
+    b1, c0 = drain(order)
+    assert names([b1, c0]) == ["b1", "c0"], "b is all sent: the next chat opens"
+    order.begun(c0, 0.0)
     order.begun(a0, 0.0)
-    assert names(drain(order)) == ["a1", "a2"]
-    assert not order.over
-    order.begun(order._open[-1].flying.copy().pop(), 0.0)
-    assert names(drain(order)) == ["c1", "c2"]
+    order.landed(a0)
+    assert names(drain(order)) == ["a1", "a2", "c1"]
     assert order.over
-
-
-def test_followers_go_at_the_latest_with_the_whole_reply() -> None:
-    order = order_of(groups(3))
-    (opener,) = drain(order)
-    order.begun(opener, 0.0)
-    order.landed(opener)
-    assert names(drain(order)) == ["a1", "a2"]
 
 
 def test_a_chat_whose_bodies_are_still_going_out_holds_its_place() -> None:
     """Else the next opener overtakes them, and in a small cache they find their prefix gone."""
-    order = order_of(groups(2, 2), open_limit=1)
+    order = order_of(2, 2, open_limit=1)
     (opener,) = drain(order)
     order.begun(opener, 0.0)
     last = order.next(0.0)
@@ -74,7 +60,7 @@ def test_a_chat_whose_bodies_are_still_going_out_holds_its_place() -> None:
 
 
 def test_while_a_failed_opener_waits_the_next_question_opens() -> None:
-    order = order_of(groups(3))
+    order = order_of(3)
     (first,) = drain(order)
     order.landed(first)
     (second,) = drain(order)
@@ -86,7 +72,7 @@ def test_while_a_failed_opener_waits_the_next_question_opens() -> None:
 
 
 def test_a_question_that_is_asked_again_goes_before_those_of_later_chats() -> None:
-    order = order_of(groups(1, 3))
+    order = order_of(1, 3)
     a0, b0 = drain(order)
     order.landed(a0)
     order.begun(b0, 0.0)
@@ -96,7 +82,7 @@ def test_a_question_that_is_asked_again_goes_before_those_of_later_chats() -> No
 
 
 def test_a_prefix_not_used_for_long_is_opened_again_by_one_request() -> None:
-    order = order_of(groups(5))
+    order = order_of(5)
     (first,) = drain(order)
     order.begun(first, 0.0)
     order.landed(first)
@@ -108,9 +94,9 @@ def test_a_prefix_not_used_for_long_is_opened_again_by_one_request() -> None:
 
 
 def test_after_an_outage_each_chat_is_opened_by_one_request() -> None:
-    order = order_of(groups(4, 4))
-    a0, b0 = drain(order)
-    for job in (a0, b0):
+    order = order_of(4, 4)
+    openers = drain(order)
+    for job in openers:
         order.begun(job, 0.0)
         order.landed(job)
     sent = drain(order)
@@ -123,81 +109,50 @@ def test_after_an_outage_each_chat_is_opened_by_one_request() -> None:
 
 
 def test_without_openers_everything_goes_at_once_group_after_group() -> None:
-    order = order_of(groups(2, 1, 2), open_limit=1, opener_first=False)
+    order = order_of(2, 1, 2, open_limit=1, opener_first=False)
     assert names(drain(order)) == ["a0", "a1", "b0", "c0", "c1"]
     assert order.over
 
 
-# --- Against a cache ------------------------------------------------------------------------------
+def simulate(order: Order, places: int, cached_chats: int, failing: float = 0.0) -> list[str]:
+    """Drive an order to its end; the chat of each request that found no prefix in the cache.
 
-
-class Endpoint:
-    """Keeps the prefixes of so many chats, the least recently used goes first.
-
-    An entry is there once the first reply to it has begun: after 50 s; with it a reply begins
-    after 1 s. A share of the requests fails.
+    A reply begins after 50 s, with a cached prefix after 1 s; then the prefix is cached, and the
+    least recently used one goes. A share of the requests fails and is asked again after 5 s.
     """
-
-    def __init__(self, chats: int, failing: float = 0.0) -> None:
-        self.chats, self.failing = chats, failing
-        self.cache: dict[str, None] = {}
-        self.uncached: list[str] = []
-        self.random = random.Random(1)
-
-    def take(self, job: Job) -> tuple[float, float, bool]:
-        """Seconds until the reply begins and until it is over, and whether it succeeds."""
-        name = job.group.item
-        known = name in self.cache
-        if known:
-            self.touch(name)
-        else:
-            self.uncached.append(name)
-        begins = 1.0 if known else 50.0
-        failed = self.random.random() < self.failing
-        return begins, begins + self.random.uniform(20, 120), not failed
-
-    def touch(self, name: str) -> None:
-        self.cache.pop(name, None)
-        self.cache[name] = None
-        while len(self.cache) > self.chats:
-            del self.cache[next(iter(self.cache))]
-
-
-def run(order: Order, endpoint: Endpoint, places: int) -> list[str]:
-    """Drive an order to its end; the jobs in the order of their completion."""
-    done: list[str] = []
+    chance, number = random.Random(1), itertools.count()
+    cache: list[str] = []
+    uncached, done = list[str](), list[str]()
     events: list[tuple[float, int, str, Job]] = []
-    number = itertools.count()
     now, in_flight = 0.0, 0
-
-    def at(when: float, what: str, job: Job) -> None:
-        heapq.heappush(events, (when, next(number), what, job))
-
     while True:
         while in_flight < places and (job := order.next(now)):
             in_flight += 1
-            begins, ends, succeeds = endpoint.take(job)
-            at(now, "sent", job)
-            if succeeds:
-                at(now + begins, "begun", job)
-            at(now + (ends if succeeds else begins), "done" if succeeds else "failed", job)
+            chat = job.group.item
+            if chat not in cache:
+                uncached.append(chat)
+            begins = now + (1.0 if chat in cache else 50.0)
+            coming = {"sent": now, "begun": begins, "done": begins + chance.uniform(20, 120)}
+            if chance.random() < failing:
+                coming = {"sent": now, "failed": begins, "again": begins + 5.0}
+            for what, when in coming.items():
+                heapq.heappush(events, (when, next(number), what, job))
         if not events:
-            return done
+            assert len(set(done)) == len(done) == 8 * 20, "each is answered once"
+            return uncached
         now, _, what, job = heapq.heappop(events)
         if what == "sent":
             order.sent(job)
         elif what == "begun":
-            endpoint.touch(job.group.item)
             order.begun(job, now)
+            others = [chat for chat in cache if chat != job.group.item]
+            cache = [*others, job.group.item][-cached_chats:]
         elif what == "again":
             order.again(job)
         else:
             in_flight -= 1
             order.landed(job)
-            if what == "done":
-                done.append(job.item)
-            else:
-                at(now + 5.0, "again", job)
+            done += [job.item] * (what == "done")
 
 
 @pytest.mark.parametrize("open_chats", [1, 2, 4])
@@ -205,20 +160,15 @@ def run(order: Order, endpoint: Endpoint, places: int) -> list[str]:
 def test_each_chat_is_computed_once_where_the_cache_holds_those_in_progress(
     open_chats: int, places: int
 ) -> None:
-    endpoint = Endpoint(open_chats)
-    done = run(order_of(groups(*[20] * 8), open_chats), endpoint, places)
-    assert sorted(endpoint.uncached) == list("abcdefgh")
-    assert len(set(done)) == len(done) == 8 * 20
+    order = order_of(*[20] * 8, open_limit=open_chats)
+    assert simulate(order, places, open_chats) == list("abcdefgh")
 
 
 def test_sending_all_at_once_computes_the_same_prefix_again_and_again() -> None:
     """What the order is for: the simulation tells the difference."""
-    endpoint = Endpoint(2)
-    run(order_of(groups(*[20] * 8), opener_first=False), endpoint, 16)
-    assert len(endpoint.uncached) > 40
+    assert len(simulate(order_of(*[20] * 8, opener_first=False), 16, 2)) > 40
 
 
-def test_failing_requests_lose_no_question_and_hold_up_no_chat() -> None:
-    endpoint = Endpoint(3, failing=0.4)
-    done = run(order_of(groups(*[20] * 8)), endpoint, 16)
-    assert len(set(done)) == len(done) == 8 * 20
+@pytest.mark.parametrize("failing", [0.1, 0.4])
+def test_failing_requests_lose_no_question_and_hold_up_no_chat(failing: float) -> None:
+    simulate(order_of(*[20] * 8), 16, 3, failing)
