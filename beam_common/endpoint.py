@@ -11,21 +11,20 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-import h11
-
 from beam_common.cli import shown_url
-from beam_common.connection import Connection, ProxyRefusal, Route, connect
 from beam_common.failure import ErrorBody, Failure, Flags, meaning, named_wait, read_error
 from beam_common.messages import one_line
 from beam_common.reply import Reply, Stream, read_completion
 from beam_common.rows import VERSION
+from beam_common.transport import CONNECT_SECONDS, Transport, troubles
 
 WHOLE_ATTEMPT = 3  # times the longest silence
 AFTER_FINISH_SECONDS = 30.0  # how long a finished answer waits for its usage and [DONE]
@@ -33,7 +32,6 @@ REFUSAL_SECONDS = 10.0  # of silence within a refusal: its status says the most
 LARGE_BODY = 10**6  # bytes; from here on a broken connection may be a refusal
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before a reply, a byte order mark among them
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-BROKEN = (OSError, h11.RemoteProtocolError)  # TimeoutError and errors of TLS are OSErrors
 
 
 class Watch:
@@ -98,16 +96,16 @@ class Endpoint:
         self._flags = replace(flags, base_url=f"{flags.base_url} {shown_url(base_url)}")
         parts = urlsplit(base_url)
         path = parts.path.rstrip("/") + "/chat/completions"
-        self._route = route = Route(urlunsplit(parts._replace(path=path)))
+        self._transport = transport = Transport(urlunsplit(parts._replace(path=path)))
+        self._troubles = troubles()
         self._headers = {
-            "host": route.host,
+            "host": transport.host,
             "user-agent": f"BEAM/{VERSION}",
             "accept": "application/json",
             "accept-encoding": "identity",
             "connection": "close",
             "content-type": "application/json",
-            "authorization": route.authorization or f"Bearer {api_key}",
-            **({} if route.tls else route.proxy_headers),
+            "authorization": transport.authorization or f"Bearer {api_key}",
             **{name.lower(): value for name, value in headers.items()},
         }
 
@@ -124,114 +122,130 @@ class Endpoint:
         """
         stream = Stream(self._flags, watch.begun, first_piece_only)
         size = sum(map(len, body))
+        headers = self._headers_for(chat_id)
         try:
-            async with asyncio.timeout(WHOLE_ATTEMPT * self._timeout):
-                connection = await connect(self._route, self._timeout, self._longest_reply)
-                try:
-                    headers = self._headers_for(chat_id, size)
-                    await connection.send(self._route.target, headers, body)
-                    watch.sent()
-                    outcome = await self._outcome(connection, stream)
-                finally:
-                    connection.abort()
-        except BROKEN as error:
+            async with (
+                asyncio.timeout(WHOLE_ATTEMPT * self._timeout) as bound,
+                self._transport.post(headers, body, watch.sent, self._timeout) as response,
+            ):
+                outcome = await self._outcome(response, stream, bound)
+        except self._troubles as error:
             if stream.finish_reason:  # only the end of the connection is missing
                 return stream.result()
             outcome = self._broken(error, size)
-        except ProxyRefusal as refusal:
-            told = ErrorBody("the proxy does not open the way to the server")
-            outcome = meaning(refusal.args[0], told, self._flags)
         return self._explained(outcome, size) if isinstance(outcome, Failure) else outcome
 
-    def _headers_for(self, chat_id: str, size: int) -> list[tuple[str, str]]:
+    def _headers_for(self, chat_id: str) -> dict[str, str]:
         if not (chat_id.isascii() and chat_id.isprintable()):
             chat_id = quote(chat_id, safe="", errors="backslashreplace")
-        filled = [(n, v.replace("{chat_id}", chat_id)) for n, v in self._headers.items()]
-        return [*filled, ("content-length", str(size))]
+        return {n: v.replace("{chat_id}", chat_id) for n, v in self._headers.items()}
 
-    async def _outcome(self, connection: Connection, stream: Stream) -> Reply | Failure:
+    async def _outcome(
+        self, response: Any, stream: Stream, bound: asyncio.Timeout
+    ) -> Reply | Failure:
         """What comes back for a request that was sent."""
-        status, headers = await connection.response()
-        if 200 <= status < 300:
-            outcome = await self._read(connection, stream)
+        headers = {n.decode().lower(): v.decode("latin-1") for n, v in response.headers}
+        if 200 <= response.status < 300:
+            outcome = await self._read(self._pieces(response), stream, bound)
             text = outcome.text
         else:
-            text = await _beginning(connection)
-            if status < 400:
+            text = await self._beginning(response)
+            if response.status < 400:
                 text = f"a redirect to {headers.get('location', '').partition('?')[0]}"
-            outcome = meaning(status, read_error(_parsed(text), text), self._flags)
+            outcome = meaning(response.status, read_error(_parsed(text), text), self._flags)
         if isinstance(outcome, Failure):
             outcome = replace(outcome, wait=named_wait(headers, time.time(), text))
         return outcome
 
-    async def _read(self, connection: Connection, stream: Stream) -> Reply | Failure:
+    async def _pieces(self, response: Any) -> AsyncIterator[bytes]:
+        """What comes of a body. Gives way now and then, so that one reply does not hold up all."""
+        left = self._longest_reply
+        async for data in response.aiter_stream():
+            self.last_byte_at = time.monotonic()
+            left -= len(data)
+            if left < 0:
+                raise OSError(f"the reply is longer than {self._longest_reply // 2**20} MiB")
+            yield data
+
+    async def _read(
+        self, pieces: AsyncIterator[bytes], stream: Stream, bound: asyncio.Timeout
+    ) -> Reply | Failure:
         """A reply of status 200: its first bytes tell whether it is a stream."""
         start = b""
-        while not start and (data := await self._next(connection)):
+        async for data in pieces:
             start = data.lstrip(BLANKS)
+            if start:
+                break
         if start[:1] in (b"{", b"[", b"<", b""):
-            return await self._whole(connection, start)
-        data = start
-        while data:
+            return self._whole(start + b"".join([data async for data in pieces]))
+        stream.feed(start)
+        while not stream.over and (data := await anext(pieces, b"")):
             stream.feed(data)
-            if stream.finish_reason:
-                connection.timeout = min(self._timeout, AFTER_FINISH_SECONDS)
-            data = b"" if stream.over else await self._next(connection)
+            if stream.finish_reason:  # the answer is there: the bound must not cost it
+                wait = min(self._timeout, AFTER_FINISH_SECONDS)
+                bound.reschedule(asyncio.get_running_loop().time() + wait)
         return stream.result()
 
-    async def _whole(self, connection: Connection, start: bytes) -> Reply | Failure:
-        """A reply in one piece, of which `start` has come."""
-        parts = [start]
-        while data := await self._next(connection):
-            parts.append(data)
-        if start[:1] == b"<":
+    def _whole(self, body: bytes) -> Reply | Failure:
+        """A reply in one piece."""
+        if body[:1] == b"<":
             advice = self._flags.advice()
             return Failure("fatal", "the endpoint answers with an HTML page", advice=advice)
-        content = _parsed(b"".join(parts))
+        content = _parsed(body)
         if content is None:
-            return Failure("transient", f"the reply is {'not whole JSON' if start else 'empty'}")
+            return Failure("transient", f"the reply is {'not whole JSON' if body else 'empty'}")
         return read_completion(content, self._flags)
 
-    async def _next(self, connection: Connection) -> bytes:
-        data = await connection.read()
-        self.last_byte_at = time.monotonic()
-        return data
+    async def _beginning(self, response: Any) -> str:
+        """The text of a refusal, as far as it comes soon."""
+        body = b""
+        with contextlib.suppress(*self._troubles):  # TimeoutError is an OSError
+            async with asyncio.timeout(min(self._timeout, REFUSAL_SECONDS)):
+                async for data in self._pieces(response):
+                    body += data
+        return body.decode("utf-8", "replace")
 
     def _broken(self, error: Exception, size: int) -> Failure:
         """What it means that a connection could not be made, or broke."""
-        reason = str(error) or f"no whole reply within {WHOLE_ATTEMPT * self._timeout:g} s"
-        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
-            reason = os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
+        reason = self._reason(error)
         text = f"{shown_url(self.base_url)}: {one_line(reason, 160)}"
-        if isinstance(error, ssl.SSLCertVerificationError):
+        if refused := re.match(r"(\d{3}) ", str(error)):  # by the proxy, which opens no way
+            told = ErrorBody("the proxy does not open the way to the server")
+            return meaning(int(refused[1]), told, self._flags)
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
             advice = "let SSL_CERT_FILE name the certificate of the authority that signed it"
             return Failure("fatal", text, advice=advice)
-        if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
+        if any(name in reason for name in NOT_TLS):
             advice = f"the server does not speak https: check the scheme of {self._flags.base_url}"
             return Failure("fatal", text, advice=advice)
         if size > LARGE_BODY:
             text += f" (request of {size:,} bytes: a server that refuses such a size may hang up)"
         return Failure("transient", text)
 
+    def _reason(self, error: BaseException) -> str:
+        """The trouble in words of the system, which lie behind those of the libraries."""
+        kind = type(error).__name__
+        if isinstance(error, TimeoutError):
+            return f"no whole reply within {WHOLE_ATTEMPT * self._timeout:g} s"
+        if kind == "ConnectTimeout":
+            return f"no connection within {min(self._timeout, CONNECT_SECONDS):g} s"
+        if kind.endswith("Timeout"):
+            return f"the endpoint was silent for {self._timeout:g} s"
+        while error.__cause__ and not isinstance(error.__cause__, ExceptionGroup):
+            error = error.__cause__
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
+            return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
+        return str(error) or kind
+
     def _explained(self, failure: Failure, size: int) -> Failure:
         """The failure with its text made fit for people."""
         text = one_line(failure.text)
         if failure.kind == "refused":
             text += f" (request of {size:,} bytes)"
-        if self._route.proxy:
-            proxy = shown_url(self._route.proxy.geturl())
+        if self._transport.proxy:
+            proxy = shown_url(self._transport.proxy.geturl())
             text += f" (through the proxy {proxy}; set NO_PROXY to go around it)"
         return replace(failure, text=text)
-
-
-async def _beginning(connection: Connection) -> str:
-    """The text of a refusal, as far as it comes soon."""
-    parts = []
-    connection.timeout = min(connection.timeout, REFUSAL_SECONDS)
-    with contextlib.suppress(*BROKEN):
-        while data := await connection.read():
-            parts.append(data)
-    return b"".join(parts).decode("utf-8", "replace")
 
 
 def _parsed(body: str | bytes) -> Any:

@@ -121,11 +121,12 @@ class Repeats:
 
     def say(self, text: str, about: str = "") -> None:
         """`about` names what the message is of; it does not make two messages differ."""
-        if text == self._last:
+        kind = re.sub(r"\d", "", text)  # sizes and counts do not make another error
+        if kind == self._last:
             self._count += 1
             return
         self.flush()
-        self._last = text
+        self._last = kind
         say(f"{about}: {text}" if about else text)
 
     def flush(self) -> None:

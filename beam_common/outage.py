@@ -58,25 +58,27 @@ async def wait_until_up(
 ) -> str:
     """Ask with `probe` after 1, 2, 4 … 60 s, until any reply ends the outage.
 
-    Gives "" then, else why the run has to stop: the endpoint was down for `max_outage` seconds, or
-    has never answered. `on_confirmed` is called each time a probe fails.
+    Gives "" then, else why the run has to stop: the endpoint was down for `max_outage` seconds, has
+    never answered, or refuses every request. `on_confirmed` is called each time a probe fails.
     """
     for attempt in itertools.count(1):
         await asyncio.sleep(backoff(attempt, waits))
         if not outage.down:  # a request in flight was answered meanwhile
             return ""
         outcome = await endpoint.ask(probe, first_piece_only=True)
-        if not outage.down or isinstance(outcome, Reply) or outcome.kind in ("refused", "fatal"):
+        if not outage.down or isinstance(outcome, Reply) or outcome.kind == "refused":
             return ""
+        if outcome.kind == "fatal":  # a server may hang up on a large body instead of saying so
+            return outcome.with_advice
         if not outage.confirmed:
             say(f"the endpoint is down: {outcome.text}; asking it now and then until it answers")
         outage.confirmed = True
         on_confirmed()
-        longest = max_outage if outage.has_answered else waits.never_answered
-        if time.monotonic() - outage.since >= longest:
-            break
-    if outage.has_answered:
-        begun = f"the endpoint was down for {duration_text(longest)} (--max-outage)"
-        return f"{begun}; the last attempt: {outcome.with_advice}"
-    url = shown_url(endpoint.base_url)
-    return f"nothing at {url} answers: is the server running? {outcome.with_advice}"
+        down = time.monotonic() - outage.since
+        if outage.has_answered and down >= max_outage:
+            reason = f"the endpoint was down for {duration_text(max_outage)} (--max-outage)"
+            return f"{reason}; the last attempt: {outcome.with_advice}"
+        if not outage.has_answered and down >= waits.never_answered:
+            url = shown_url(endpoint.base_url)
+            return f"nothing at {url} answers: is the server running? {outcome.with_advice}"
+    raise AssertionError("counting does not end")

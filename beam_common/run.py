@@ -321,7 +321,8 @@ class Run:
     async def _may_record(self, job: Job, failure: Failure) -> bool:
         """Wait until an answer shows that the endpoint works; False: ask again, it was down."""
         self._placed.discard(job)
-        held = self._held[job] = asyncio.get_running_loop().create_future()
+        held: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._held[job] = held
         self._last = failure.with_advice
         questions = {other.question for other in self._held}
         chats = {chat for chat, _, _ in questions}
