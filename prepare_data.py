@@ -70,7 +70,7 @@ def download(args: argparse.Namespace, tag: str) -> Path:
     if not args.prefer_truncated:
         files = {path: files[path] for path in files if not path.endswith(TRUNCATED_CHAT)}
     if missing := fetch_all(files, args.mirror, cache):
-        say(f"warning: {args.mirror} has no {one_line(', '.join(missing))} (HTTP 404)")
+        say(f"warning: {args.mirror} has no {one_line(', '.join(sorted(missing)))} (HTTP 404)")
     return cache / tier
 
 
