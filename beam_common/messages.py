@@ -121,7 +121,7 @@ class Repeats:
 
     def say(self, text: str, about: str = "") -> None:
         """`about` names what the message is of; it does not make two messages differ."""
-        kind = re.sub(r"\d", "", text)  # sizes and counts do not make another error
+        kind = re.sub(r"\d[\d,]{3,}", "", text)  # sizes make no other error, a status does
         if kind == self._last:
             self._count += 1
             return
