@@ -23,6 +23,8 @@ from beam_common.messages import (
 )
 from beam_common.rows import PROJECT
 
+Capsys = pytest.CaptureFixture[str]
+
 KEY = "sk-Abc123+/=xyz"  # with signs that mean something in patterns and URLs
 SHOWN = {
     "key-in-json-twice": (f'{{"key": "{KEY}"}} {KEY}', '{"key": "[hidden]"} [hidden]'),
@@ -73,28 +75,32 @@ def test_a_text_for_a_row_is_one_short_plain_line(text: str, limit: int) -> None
     assert one_line(line, limit) == line
 
 
-def test_a_message_is_plain_and_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_is_plain_and_without_secrets(capsys: Capsys) -> None:
     keep_secret(KEY)
     say(f"a\x1b[2J\rb\x9b {KEY} http://u:p@h/ 雪")
-    assert capsys.readouterr() == ("", "a [2J b  [hidden] http://h/ 雪\n")
+    say(f"{plural(1, 'call')} of {plural(1200, 'question')}")
+    assert capsys.readouterr() == (
+        "",
+        "a [2J b  [hidden] http://h/ 雪\n1 call of 1,200 questions\n",
+    )
     assert one_line("a\x1b[31mred\r\n\tb\x07" + "x" * 300) == "a [31mred b " + "x" * 287 + "…"
 
 
-def test_equal_messages_in_a_row_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_messages_in_a_row_are_counted(capsys: Capsys) -> None:
     repeats = Repeats()
     for about in ("chat 1", "chat 2", "chat 3"):
-        repeats.say("HTTP 500", about)
+        repeats.say(f"HTTP 500 to {about[-1]},234,567 bytes", about)
     for _ in range(2):
         repeats.say("HTTP 503")
     repeats.flush()
     repeats.flush()
-    said = ["chat 1: HTTP 500", "the same 2 more times", "HTTP 503", "the same 1 more time"]
+    said = [
+        "chat 1: HTTP 500 to 1,234,567 bytes",
+        "the same 2 more times",
+        "HTTP 503",
+        "the same 1 more time",
+    ]
     assert capsys.readouterr().err.splitlines() == said
-
-
-@pytest.mark.parametrize("text", ["0 questions", "1 question", "1,200 questions"])
-def test_plural(text: str) -> None:
-    assert plural(int(text.split()[0].replace(",", "")), "question") == text
 
 
 def test_a_message_goes_beside_a_bar_and_a_lost_stderr_ends_no_run() -> None:

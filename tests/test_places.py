@@ -79,12 +79,6 @@ def test_after_a_hiccup_the_number_in_flight_comes_back() -> None:
     assert endpoint.refused <= 16 + 10
 
 
-def test_a_server_that_grows_is_used_as_far_as_it_takes() -> None:
-    endpoint = Simulated(16, lambda now: 2 if now < 600 else 16, [30.0])
-    endpoint.ask(300)
-    assert endpoint.places.limit == 16
-
-
 def test_what_was_refused_is_tried_after_eight_answers_then_after_sixteen() -> None:
     places = Places(16)
 

@@ -48,6 +48,11 @@ def open_and_close(path: Path, wanted: Wanted = ANSWER) -> dict[Any, dict[str, A
         return log.rows
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "answers.jsonl"
+
+
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
     """Every write beyond `size` bytes fails as on a full disk (EFBIG in place of ENOSPC)."""
@@ -85,9 +90,9 @@ ENDS = {  # content, what is left of it, what is moved
 
 @pytest.mark.parametrize(("content", "left", "moved"), ENDS.values(), ids=ENDS)
 def test_the_end_of_a_file_is_mended_before_anything_is_appended(
-    tmp_path: Path, capsys: Capsys, content: bytes, left: bytes, moved: bytes | None
+    path: Path, capsys: Capsys, content: bytes, left: bytes, moved: bytes | None
 ) -> None:
-    path, damaged = tmp_path / "answers.jsonl", tmp_path / "answers.jsonl.damaged"
+    damaged = Path(f"{path}.damaged")
     path.write_bytes(content)
     damaged.write_bytes(b"moved earlier\n")
     with RowLog(path, ANSWER) as log:
@@ -96,18 +101,6 @@ def test_the_end_of_a_file_is_mended_before_anything_is_appended(
     assert path.read_bytes() == left + lines_of(answer(2))
     assert (" was torn; " in capsys.readouterr().err) == (moved is not None)
     assert damaged.read_bytes() == b"moved earlier\n" + (b"" if moved is None else moved + b"\n")
-
-
-def test_damage_in_the_middle_is_named_not_counted_and_left_as_it_is(
-    tmp_path: Path, capsys: Capsys
-) -> None:
-    path = tmp_path / "answers.jsonl"
-    content = ROW + b"null\n" + lines_of(answer(5))
-    path.write_bytes(content)
-    assert {key[2] for key in open_and_close(path)} == {0, 5}
-    assert "line 2 is damaged (not a JSON object)" in capsys.readouterr().err
-    assert path.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [path]
 
 
 odd = st.sampled_from('\n\r\u2028\x85\0\ud83d\ude00"\\{}雪')
@@ -143,30 +136,23 @@ def test_any_cut_then_resume_gives_the_rows_of_an_uninterrupted_run(
 
 CHAT = b'{"chat_id": "3", "messages": [{"role": "user", "content": "hello"}]}\n'
 QUESTION = lines_of({n: answer(0)[n] for n in ("chat_id", "question_type", "question_index")})
-SCORE_LINE = QUESTION.replace(b"}", b', "score": 1.0}')
 FOREIGN = {
     "one-line-of-text": (b"dear diary\n", RESUME),
-    "text-without-line-end": (b"dear diary", RESUME),
     "lines-of-text": (b"# a\n# b\n", RESUME),
     "json-object": (b'{"results": []}', RESUME),
     "the-only-chat-of-a-chats-file": (CHAT, RESUME),
-    "chats-file": (CHAT + CHAT.replace(b"3", b"4"), RESUME),
-    "one-question": (QUESTION, RESUME),
     "questions-file": (QUESTION + QUESTION, RESUME),
-    "scores-as-answers": (SCORE_LINE, RESUME),
     "one-answer-as-scores": (lines_of(answer(0)), SCORE),
     "answers-as-scores": (lines_of(answer(0), answer(1)), SCORE),
     "picture": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), RESUME),
-    "utf-16": ("\ufeffa,b\n1,2\n".encode("utf-16"), RESUME),
     "gzip-of-answers": (gzip.compress(lines_of(answer(0))), RESUME),
 }
 
 
 @pytest.mark.parametrize(("content", "wanted"), FOREIGN.values(), ids=FOREIGN)
 def test_a_file_of_another_kind_is_refused_untouched(
-    tmp_path: Path, content: bytes, wanted: Wanted
+    tmp_path: Path, path: Path, content: bytes, wanted: Wanted
 ) -> None:
-    path = tmp_path / "answers.jsonl"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"none of a run of this kind|gzip file; unpack it"):
         open_and_close(path, wanted)
@@ -178,6 +164,7 @@ def test_a_file_of_another_kind_is_refused_untouched(
 def test_an_output_is_named_like_one(name: str) -> None:
     with pytest.raises(UsageError, match=r"^--output .*name a file that ends in \.jsonl$"):
         output_path(name)
+    assert output_path("answers") == Path("answers")
 
 
 @pytest.mark.parametrize(
@@ -196,6 +183,8 @@ def test_a_path_that_cannot_be_written_is_said(tmp_path: Path, name: str, messag
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link-to-itself").symlink_to("link-to-itself")
+    (tmp_path / "link").symlink_to("behind.jsonl")
+    assert output_path(str(tmp_path / "link")) == tmp_path / "behind.jsonl"
     path = output_path(str(tmp_path / name))
     with pytest.raises(UsageError, match=f"^{path} cannot be written: {message}"):
         open_and_close(path)
@@ -203,8 +192,10 @@ def test_a_path_that_cannot_be_written_is_said(tmp_path: Path, name: str, messag
 
 @pytest.mark.parametrize("name", ["answers.jsonl", "answers.jsonl.damaged"])
 @pytest.mark.parametrize("exists", [True, False], ids=["link-to-a-file", "dangling-link"])
-def test_nothing_is_written_through_a_planted_link(tmp_path: Path, name: str, exists: bool) -> None:
-    path, target = tmp_path / "answers.jsonl", tmp_path / "precious.jsonl"
+def test_nothing_is_written_through_a_planted_link(
+    tmp_path: Path, path: Path, name: str, exists: bool
+) -> None:
+    target = path.with_name("precious.jsonl")
     path.write_bytes(ROW + TORN[:60])
     if exists:
         target.touch()
@@ -217,12 +208,6 @@ def test_nothing_is_written_through_a_planted_link(tmp_path: Path, name: str, ex
     assert path.is_symlink() or path.read_bytes() == ROW + TORN[:60]
 
 
-def test_an_output_that_is_a_link_stands_for_the_file_behind_it(tmp_path: Path) -> None:
-    link = tmp_path / "answers.jsonl"
-    link.symlink_to("real.jsonl")
-    assert output_path(str(link)) == tmp_path / "real.jsonl"
-
-
 def test_a_run_that_brought_nothing_leaves_no_new_file(tmp_path: Path) -> None:
     new, old = tmp_path / "new.jsonl", tmp_path / "old.jsonl"
     old.touch()
@@ -231,8 +216,7 @@ def test_a_run_that_brought_nothing_leaves_no_new_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_a_full_disk_harms_nothing_that_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
+def test_a_full_disk_harms_nothing_that_was_there(path: Path) -> None:
     old = [answer(0, "old"), answer(1)]
     with RowLog(path, ANSWER) as log:
         log.append(old)
@@ -248,8 +232,7 @@ def test_a_full_disk_harms_nothing_that_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [ROW + TORN[:60], ROW[:-1]], ids=["torn", "no-line-end"])
-def test_a_full_disk_while_mending_loses_nothing(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "answers.jsonl"
+def test_a_full_disk_while_mending_loses_nothing(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with files_of_at_most(0), pytest.raises(StoppedEarly, match="make room"):
         open_and_close(path)
@@ -258,13 +241,12 @@ def test_a_full_disk_while_mending_loses_nothing(tmp_path: Path, content: bytes)
 
 
 def test_a_drive_without_locks_flushes_and_modes_is_said_and_goes_on(
-    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+    path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
     files._say_once.cache_clear()
-    path = tmp_path / "answers.jsonl"
     with monkeypatch.context() as drive:
         for place, name in ((fcntl, "flock"), (os, "fsync"), (Path, "chmod")):
             drive.setattr(place, name, refuse)
@@ -289,51 +271,47 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_changes_under_the_run_stops_it(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "answers.jsonl"
+def test_a_file_that_changes_under_the_run_stops_it(
+    tmp_path: Path, path: Path, change: str
+) -> None:
     with RowLog(path, ANSWER) as log:
         log.append([answer(0)])
         CHANGES[change](path)
         with pytest.raises(StoppedEarly, match="was cut, moved or replaced during the run"):
             log.append([answer(1)])
-    content = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    both = lines_of(answer(0), answer(1))
-    assert (
-        content
-        == {
-            "truncated": {"answers.jsonl": lines_of(answer(1))},
-            "edited": {"answers.jsonl": b"by hand\n" + lines_of(answer(1))},
-            "deleted": {},
-            "moved": {"answers.moved": both},
-            "replaced": {"answers.moved": both, "answers.jsonl": b"of somebody else\n"},
-        }[change]
-    )
+    old, new = lines_of(answer(0)), lines_of(answer(1))
+    expected = {
+        "truncated": {"answers.jsonl": new},
+        "edited": {"answers.jsonl": b"by hand\n" + new},
+        "deleted": {},
+        "moved": {"answers.moved": old + new},
+        "replaced": {"answers.moved": old + new, "answers.jsonl": b"of somebody else\n"},
+    }
+    found = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    assert found == expected[change], "what was paid for is there"
 
 
-def test_compaction_leaves_the_lines_that_count_as_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "answers.jsonl"
+def test_compaction_leaves_damage_and_the_lines_that_count_as_they_are(
+    path: Path, capsys: Capsys
+) -> None:
     crlf = lines_of(answer(1, "crlf")).replace(b"\n", b"\r\n")
-    failed = answer(1, "", error="HTTP 500")
-    path.write_bytes(
-        lines_of(answer(0, "old")) + b"damaged\n" + crlf + lines_of(answer(0, "new"), failed)
-    )
+    new = lines_of(answer(0, "new"), answer(1, "", error="HTTP 500"), answer(2))
+    path.write_bytes(lines_of(answer(0, "old")) + b"null\n" + crlf + new)
     path.chmod(0o664)
     with RowLog(path, ANSWER) as log:
-        log.append([answer(2)])
+        assert "line 2 is damaged (not a JSON object); left as it is" in capsys.readouterr().err
+        log.append([answer(3)])
         log.compact()
-    assert path.read_bytes() == b"damaged\n" + crlf + lines_of(answer(0, "new"), answer(2))
+    counting = lines_of(answer(0, "new"), answer(2), answer(3))
+    assert path.read_bytes() == b"null\n" + crlf + counting
     assert path.stat().st_mode & 0o777 == 0o664
 
 
-def test_rows_are_held_as_keep_leaves_them_and_by_their_key(tmp_path: Path) -> None:
-    def length(row: dict[str, Any]) -> dict[str, Any]:
-        return {"length": len(row["response"]), "error": row["error"]}
-
-    path = tmp_path / "answers.jsonl"
+def test_rows_are_held_as_keep_leaves_them_and_by_their_key(path: Path) -> None:
     path.write_bytes(lines_of(answer(0, "long")))
-    with RowLog(path, ANSWER, lambda row: row["question_index"], length) as log:
-        log.append([answer(1, "longer"), answer(0, "", error="late failure")])
-        assert log.rows == {0: {"length": 4, "error": None}, 1: {"length": 6, "error": None}}
+    with RowLog(path, ANSWER, lambda row: row["question_index"], lambda row: row["error"]) as log:
+        log.append([answer(1, "longer")])
+        assert log.rows == {0: None, 1: None}
 
 
 HOLD = """
@@ -347,10 +325,7 @@ with RowLog(pathlib.Path(sys.argv[1]), ANSWER) as log:
 
 
 @pytest.mark.parametrize("content", [b"", ROW], ids=["empty", "with-a-row"])
-def test_a_second_process_is_refused_until_the_first_is_gone(
-    tmp_path: Path, content: bytes
-) -> None:
-    path = tmp_path / "answers.jsonl"
+def test_a_second_process_is_refused_until_the_first_is_gone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLD, str(path)]
@@ -365,10 +340,9 @@ def test_a_second_process_is_refused_until_the_first_is_gone(
 
 
 def test_who_comes_second_never_removes_the_file_of_who_was_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is made by another between our look at the path and our opening it."""
-    path = tmp_path / "answers.jsonl"
     first, real_open = RowLog(path, ANSWER), os.open
 
     def slow_open(*args: Any, **kwargs: Any) -> int:
@@ -387,8 +361,9 @@ def test_who_comes_second_never_removes_the_file_of_who_was_first(
 class Watched(RowLog):
     """Notes how many rows are appended at once; `trouble` is raised in place of it."""
 
-    batches: list[int]
-    trouble: Exception | None = None
+    def __init__(self, path: Path, trouble: Exception | None) -> None:
+        super().__init__(path, ANSWER)
+        self.trouble, self.batches = trouble, list[int]()
 
     def append(self, rows: Any) -> None:
         self.batches.append(len(rows))
@@ -397,29 +372,18 @@ class Watched(RowLog):
         super().append(rows)
 
 
-def save_all(log: RowLog, indices: range) -> list[Any]:
+@pytest.mark.parametrize("trouble", [None, StoppedEarly("full"), ZeroDivisionError()], ids=repr)
+def test_rows_saved_meanwhile_are_written_together_and_each_save_hears_of_its_own(
+    path: Path, trouble: Exception | None
+) -> None:
     async def save(index: int) -> bool:
         await log.save(answer(index))
         return ("3", "abstention", index) in log.rows
 
-    async def together() -> list[Any]:
-        return await asyncio.gather(*map(save, indices), return_exceptions=True)
+    async def save_all() -> list[Any]:
+        return await asyncio.gather(*map(save, range(20)), return_exceptions=True)
 
-    return asyncio.run(together())
-
-
-def test_rows_saved_meanwhile_are_written_together_and_each_save_waits_for_its_own(
-    tmp_path: Path,
-) -> None:
-    with Watched(tmp_path / "answers.jsonl", ANSWER) as log:
-        log.batches = []
-        assert save_all(log, range(20)) == [True] * 20
-        assert log.path.read_bytes() == lines_of(*map(answer, range(20)))
+    with Watched(path, trouble) as log:
+        assert asyncio.run(save_all()) == [trouble or True] * 20
+        assert path.read_bytes() == (b"" if trouble else lines_of(*map(answer, range(20))))
     assert len(log.batches) < 20
-
-
-@pytest.mark.parametrize("trouble", [StoppedEarly("full"), ZeroDivisionError()], ids=repr)
-def test_trouble_of_a_batch_reaches_every_save_in_it(tmp_path: Path, trouble: Exception) -> None:
-    with Watched(tmp_path / "answers.jsonl", ANSWER) as log:
-        log.batches, log.trouble = [], trouble
-        assert save_all(log, range(3)) == [trouble] * 3

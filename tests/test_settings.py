@@ -17,62 +17,45 @@ from beam_common.settings import bind_settings, differences, load_sidecar, save_
 Capsys = pytest.CaptureFixture[str]
 
 KEY = "sk-Abc123+/=xyz"  # with signs that mean something in patterns and URLs
-HERE = "http://localhost:8000/v1"
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 
-def record_of(base_url: str = HERE, **body: Any) -> dict[str, Any]:
+def record_of(base_url: str = "http://h/v1", **body: Any) -> dict[str, Any]:
     settings = {"base_url": base_url, "body": {"model": "m", "temperature": 1.0, **body}}
     data = {"tag": "1m", "questions_sha256": A, "chats_sha256": B}
     program = {"program": "beam_generate.py", "output": "answers.jsonl", "started": ["now"]}
     return {**program, "settings": settings, "data": data}
 
 
-SETTINGS = {
-    "equal-numbers-and-another-order": ({"a": 1, "b": {"x": 2}}, {"b": {"x": 2}, "a": 1.0}, []),
-    "number": ({"t": 1.0}, {"t": 0.7}, ["t (recorded 1.0, now 0.7)"]),
-    "empty": ({"t": ""}, {"t": "x"}, ["t (recorded empty, now x)"]),
-    "new-key": ({}, {"new": 1}, ["new (recorded not set, now 1)"]),
-    "key-gone": ({"old": [1]}, {}, ["old (recorded [1], now not set)"]),
-    "deep": ({"b": {"t": {"x": 1}}}, {"b": {"t": {"x": 2}}}, ["x (recorded 1, now 2)"]),
-    "digest": ({"sha": A}, {"sha": B}, ["sha (recorded aaaaaaaaaaaa, now bbbbbbbbbbbb)"]),
+HERE, THERE = ({"base_url": f"http://{host}/v1"} for host in ("localhost:8000", "10.0.0.7:8000"))
+OTHER_HOST = ["base_url (recorded http://localhost:8000/v1, now http://10.0.0.7:8000/v1)"]
+OTHER_DATA = ["data (recorded aaaaaaaaaaaa bbbbbbbbbbbb, now aaaaaaaaaaaa cccccccccccc)"]
+DIFFERENCES = {
+    "equal-numbers-in-another-order": ({"a": 1, "b": {"x": 2}}, {"b": {"x": 2}, "a": 1.0}, {}, []),
+    "number": ({"t": 1.0}, {"t": 0.7}, {}, ["t (recorded 1.0, now 0.7)"]),
+    "empty": ({"t": ""}, {"t": "x"}, {}, ["t (recorded empty, now x)"]),
+    "new-key": ({}, {"new": 1}, {}, ["new (recorded not set, now 1)"]),
+    "key-gone": ({"old": [1]}, {}, {}, ["old (recorded [1], now not set)"]),
+    "deep": ({"b": {"t": {"x": 1}}}, {"b": {"t": {"x": 2}}}, {}, ["x (recorded 1, now 2)"]),
+    "digest": ({"sha": A}, {"sha": B}, {}, ["sha (recorded aaaaaaaaaaaa, now bbbbbbbbbbbb)"]),
+    "this-machine-whatever-the-port": (HERE, {"base_url": "https://127.0.0.1/v1"}, {}, []),
+    "this-machine-by-version-6": ({"base_url": "http://[::1]:1/v1"}, HERE, {}, []),
+    "another-machine": (HERE, THERE, {}, OTHER_HOST),
+    "the-same-files-by-another-name": ({}, {}, {"tag": "small"}, []),
+    "another-tag": ({}, {}, {"tag": "128k", "chats_sha256": C}, ["data (recorded 1m, now 128k)"]),
+    "files-named-by-flags": ({}, {}, {"tag": "", "chats_sha256": C}, OTHER_DATA),
 }
-DATA = {
-    "the-same-files-by-another-name": ({"tag": "small"}, []),
-    "another-tag": ({"tag": "128k", "chats_sha256": C}, ["data (recorded 1m, now 128k)"]),
-    "files-named-by-flags": (
-        {"tag": "", "chats_sha256": C},
-        ["data (recorded aaaaaaaaaaaa bbbbbbbbbbbb, now aaaaaaaaaaaa cccccccccccc)"],
-    ),
-}
-
-
-@pytest.mark.parametrize(("recorded", "now", "expected"), SETTINGS.values(), ids=SETTINGS)
-def test_differences_of_settings_are_named(recorded: Any, now: Any, expected: list[str]) -> None:
-    assert differences({"settings": recorded}, {"settings": now}) == expected
-
-
-@pytest.mark.parametrize(("changes", "expected"), DATA.values(), ids=DATA)
-def test_data_are_compared_by_their_digests(changes: dict[str, str], expected: list[str]) -> None:
-    now = record_of()
-    now["data"] |= changes
-    assert differences(record_of(), now) == expected
-    of_answers = differences({"answers": record_of()}, {"answers": now})
-    assert of_answers == [f"{text} of the answers" for text in expected]
 
 
 @pytest.mark.parametrize(
-    ("recorded", "now", "same"),
-    [
-        (HERE, "http://127.0.0.1:8001/v1", True),
-        ("http://[::1]:1/v1", "https://0.0.0.0/v1", True),
-        (HERE, "http://localhost.example.org/v1", False),
-        (HERE, "http://10.0.0.7:8000/v1", False),
-        ("https://a.org/v1", "https://a.org:8443/v1", False),
-    ],
+    ("recorded", "now", "data", "expected"), DIFFERENCES.values(), ids=DIFFERENCES
 )
-def test_addresses_of_this_machine_are_one(recorded: str, now: str, same: bool) -> None:
-    assert (differences(record_of(recorded), record_of(now)) == []) == same
+def test_differences_are_named(recorded: Any, now: Any, data: Any, expected: list[str]) -> None:
+    one = {"settings": recorded, "data": record_of()["data"]}
+    other = {"settings": now, "data": record_of()["data"] | data}
+    assert differences(one, other) == expected
+    of_answers = differences({"answers": one}, {"answers": other})
+    assert of_answers == [f"{text} of the answers" for text in expected]
 
 
 def bind(path: Path, new: dict[str, Any], binding: bool = True, mixed: bool = False) -> Any:
@@ -100,20 +83,17 @@ def test_a_record_binds_and_collects_the_starts(sidecar: Path) -> None:
     assert sidecar.read_bytes() == before
 
 
-def test_a_record_of_a_run_without_answers_does_not_bind(sidecar: Path) -> None:
+def test_what_makes_a_file_mixed_is_recorded_for_good(sidecar: Path, capsys: Capsys) -> None:
     content = bind(sidecar, record_of("http://right/v1"), binding=False)
-    assert content == {"version": VERSION, **record_of("http://right/v1")}
-
-
-def test_mixing_is_recorded_for_good(sidecar: Path, capsys: Capsys) -> None:
+    assert content == {"version": VERSION, **record_of("http://right/v1")}, "nothing rested on it"
+    assert capsys.readouterr().err == ""
     bind(sidecar, record_of(model="n"), mixed=True)
-    assert "gets mixed, as all that is made of it will say: model" in capsys.readouterr().err
+    assert "gets mixed, as all that is made of it will say: base_url" in capsys.readouterr().err
     content = bind(sidecar, record_of(model="n"))
     assert (content["mixed"], content["settings"]["body"]["model"]) == (True, "n")
-
-
-def test_rows_without_a_record_are_of_unknown_settings(tmp_path: Path, capsys: Capsys) -> None:
-    assert bind(tmp_path / "answers.run.json", record_of())["mixed"] is True
+    assert capsys.readouterr().err == ""
+    sidecar.unlink()
+    assert bind(sidecar, record_of())["mixed"] is True
     said = "warning: what answers.jsonl holds has no record of its settings; they are unknown\n"
     assert capsys.readouterr().err == said
 
