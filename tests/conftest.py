@@ -1,4 +1,4 @@
-"""What several tests share: a clean environment, small data, scripted endpoints, the programs' front doors."""
+"""What several tests share: a clean environment, data, endpoints, the programs' front doors."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from beam_common import messages, run
 from beam_common.places import WAITS
 
 PATIENCE = 60  # seconds after which a stuck run of a program fails its test
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # started in the background: what we start shall hear of it
+# Started in the background: what we start shall hear of it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 LAUNCHER = Path(__file__).with_name("launcher.py")
-# The same examples in every run and no limit of time on one; --hypothesis-profile=default looks for new ones.
+# The same examples in every run, without a limit of time; --hypothesis-profile=default looks for
+# new ones.
 hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy, key or SDK setting of the machine reaches a test, and no secret of one test the next."""
+    """No setting of the machine reaches a test, and no secret of one test the next."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy") or name.startswith(
             ("OPENAI_", "BEAM_API_", "JUDGE_API_")
@@ -47,13 +47,13 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_tls_context() -> Iterator[None]:
-    """Every client loads all certificates, which takes longer than most tests, none of which needs them."""
+    """Every client loads all certificates, which takes longer than most tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
         yield
 
 
-# --- Data -----------------------------------------------------------------------------------------------------------
+# --- Data -----------------------------------------------------------------------------------------
 
 
 def write_lines(path: Path, rows: list[Any]) -> Path:
@@ -62,7 +62,7 @@ def write_lines(path: Path, rows: list[Any]) -> Path:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of an output; a missing file holds none. Every line must be JSON and end in a line feed."""
+    """The rows of an output; a missing file holds none. Every line must be JSON and whole."""
     data = path.read_bytes() if path.exists() else b""
     assert not data or data.endswith(b"\n")
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
@@ -101,7 +101,7 @@ class Pair:
 
 @pytest.fixture
 def make_pair(tmp_path: Path) -> Callable[..., Pair]:
-    """`make_pair(chats=2, questions=3, rounds=2)`: small chats of so many user/assistant pairs, questions for each."""
+    """`make_pair(chats=2, questions=3, rounds=2)`: chats of so many user/assistant pairs."""
 
     def make(chats: int = 1, questions: int = 1, rounds: int = 2) -> Pair:
         rows = []
@@ -143,12 +143,12 @@ def answer_rows(chats: int, questions: int, **changes: Any) -> list[dict[str, An
     return rows
 
 
-# --- Endpoints and programs -----------------------------------------------------------------------------------------
+# --- Endpoints and programs -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Callable[..., ScriptedEndpoint]]:
-    """`endpoint(script)`: a scripted endpoint that serves until the test is over; without a script it is honest."""
+    """`endpoint(script)`: a scripted endpoint until the test is over; honest without a script."""
     with ExitStack() as serving:
         yield lambda script=None, **kwargs: serving.enter_context(
             ScriptedEndpoint(script, **kwargs)
@@ -179,7 +179,7 @@ def _stuck(*_: object) -> None:
 
 @dataclass
 class Programs:
-    """The programs' front doors in this process, with short waits. Later flags win over those given here."""
+    """The programs' front doors in this process, with short waits. Later flags win over ours."""
 
     folder: Path
     capsys: pytest.CaptureFixture[str]
@@ -257,7 +257,7 @@ def run_judge(programs: Programs) -> Callable[..., Ran]:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """`launch("generate", *argv, env={...}, **popen)`: a program as a process, which does not outlive the test."""
+    """`launch("generate", *argv, env={...}, **popen)`: a program as a process of this test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(

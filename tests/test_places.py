@@ -83,7 +83,11 @@ def test_what_was_refused_is_tried_after_eight_answers_then_after_sixteen() -> N
     places = Places(16)
 
     def limits(answers: int) -> list[int]:
-        return [(places.answered(), places.limit)[1] for _ in range(answers)]  # type: ignore[func-returns-value]
+        found = []
+        for _ in range(answers):
+            places.answered()
+            found.append(places.limit)
+        return found
 
     for others in (15, 14, 13, 12, 14):  # refused together; the last one came late
         places.busy(others)
