@@ -65,10 +65,9 @@ def download(args: argparse.Namespace, tag: str) -> Path:
     cache: Path = args.out_dir / ".download"
     tier = f"chats/{TIERS[tag]}"
     chats = "|".join(map(re.escape, args.chats or [])) or "[0-9]+"
-    wanted = re.compile(rf"{tier}/({chats})/.*|{PROMPT_SOURCE}")
+    names = ".*" if args.prefer_truncated else f"(?!{TRUNCATED_CHAT}).*"
+    wanted = re.compile(f"{tier}/({chats})/{names}|{PROMPT_SOURCE}")
     files = {path: blob for path, blob in release_files().items() if wanted.fullmatch(path)}
-    if not args.prefer_truncated:
-        files = {path: files[path] for path in files if not path.endswith(TRUNCATED_CHAT)}
     if missing := fetch_all(files, args.mirror, cache):
         say(f"warning: {args.mirror} has no {one_line(', '.join(sorted(missing)))} (HTTP 404)")
     return cache / tier
@@ -76,7 +75,7 @@ def download(args: argparse.Namespace, tag: str) -> Path:
 
 def chats_in(folder: Path) -> list[str]:
     """The chats of a tier directory; folders that are no number are left out with a word."""
-    names = [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
+    names = [entry.name for entry in folder.iterdir() if entry.is_dir()]
     chats = list(filter(str.isdecimal, names))
     if not chats:
         raise UsageError(
@@ -140,7 +139,7 @@ def install_prompt(source: Path, target: Path) -> None:
     try:
         install(target, judge_prompt(source).encode())
     except UsageError as error:
-        if not target.is_file() or digest_of(target)["file"] != recorded()["prompt"]:
+        if not target.is_file() or digest_of(target) != recorded()["prompt"]:
             say(
                 f"warning: the authors' judge prompt is not installed: {error}; download it with "
                 f"`{started_by('prepare_data.py')} --tag 128k`, or judge with --criterion-prompt "
@@ -201,23 +200,21 @@ def report(name: str, found: Digests, expected: Digests) -> bool:
 
 
 def check(folder: Path, tag: str) -> int:
-    """Report on all that is installed, and on a tag that has to be; the exit code."""
+    """Report on all that is installed, or on one tag, which has to be; the exit code."""
     known = recorded()
-    things: dict[str, tuple[tuple[Path, ...], Digests]] = {
-        each: (pair_of(folder, each), known["tags"].get(each, {}))
-        for each in ([tag] if tag else known["tags"])
-    }
-    things["judge prompt"] = (folder / PROMPT_FILE,), {"file": known["prompt"]}
-    things["vocabulary"] = (TOKENIZER_DIR / VOCABULARY,), vocabulary_digest()
+    files = {"judge prompt": folder / PROMPT_FILE, "vocabulary": TOKENIZER_DIR / VOCABULARY}
+    digests = {"judge prompt": known["prompt"], "vocabulary": vocabulary_digest()}
+    expected = {**known["tags"], **digests}
     fine = True
-    for name, (paths, expected) in things.items():
+    for name in [tag] if tag else expected:
+        paths = [files[name]] if name in files else pair_of(folder, name)
         try:
-            if not any(path.exists() for path in paths):
+            if any(path.exists() for path in paths):
+                found = digest_of(*paths) if name in files else read_pair(*paths)
+                fine = report(name, found, expected.get(name, {})) and fine
+            else:
                 print(f"{name}: not installed")
-                fine = fine and name != tag
-                continue
-            found = read_pair(*paths) if len(paths) == 2 else digest_of(*paths)
-            fine = report(name, found, expected) and fine
+                fine = fine and not tag
         except UsageError as error:
             print(f"{name}: differs: {error}")
             fine = False

@@ -231,8 +231,10 @@ def test_bad_input(name: str, content: Any, problem: str, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("place", "arguments", "problem"),
     [
-        pytest.param("no", [], "takes a tier directory such as BEAM/chats/1M", id="no folder"),
-        pytest.param(".", [], "no folders named by number", id="the folder above"),
+        pytest.param("no", [], "no: No such file or directory", id="no folder"),
+        pytest.param(
+            ".", [], "takes a tier directory such as BEAM/chats/1M", id="the folder above"
+        ),
         pytest.param("src", ["--chats", "1,7"], "src lacks 7/chat.json, 7/probing", id="no chat 7"),
         pytest.param("src", ["--chats", ","], "--chats: nothing is listed", id="no chat named"),
         pytest.param("src", ["--chats", "7", "--allow-missing"], "lacks 7/chat", id="none is left"),
@@ -609,5 +611,5 @@ def test_the_judge_prompt_of_the_release(way: str, tmp_path: Path, serving: Any)
     assert prepare_data.main(flags) == 0
     assert chats_made(tmp_path, tag_of(tier)) == [chat]
     prompt = (tmp_path / PROMPT_FILE).read_bytes()
-    assert hashlib.sha256(prompt).hexdigest() == RECORDED["prompt"]["sha256"]
+    assert hashlib.sha256(prompt).hexdigest() == RECORDED["prompt"]["file"]["sha256"]
     assert len(prompt.decode()) == 3882
