@@ -155,36 +155,26 @@ def add_endpoint_flags(parser: Parser, *, concurrency: int, timeout: int, one: s
     parser.switch("--allow-mixed", "resume a file made with other settings")
 
 
-def _number(
-    text: str, convert: Callable[[str], Any], fits: Callable[[Any], bool], wanted: str
-) -> Any:
-    try:
-        value = convert(text)
-    except ValueError:
-        value = None
-    if value is None or not fits(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
-    return value
+def number(kind: type, fits: Callable[[Any], bool], wanted: str) -> Callable[[str], Any]:
+    """The type of a flag whose value is a number that `fits`."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan  # fits nowhere
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+        return value
+
+    return parse
 
 
-def positive_int(text: str) -> int:
-    return int(_number(text, int, lambda n: n > 0, "a whole number above 0"))
-
-
-def non_negative_int(text: str) -> int:
-    return int(_number(text, int, lambda n: n >= 0, "a whole number from 0 up"))
-
-
-def positive_float(text: str) -> float:
-    return float(_number(text, float, lambda x: 0 < x < math.inf, "a number above 0"))
-
-
-def non_negative_float(text: str) -> float:
-    return float(_number(text, float, lambda x: 0 <= x < math.inf, "a number from 0 up"))
-
-
-def probability(text: str) -> float:
-    return float(_number(text, float, lambda x: 0 < x <= 1, "a number above 0 and at most 1"))
+positive_int = number(int, lambda n: n > 0, "a whole number above 0")
+non_negative_int = number(int, lambda n: n >= 0, "a whole number from 0 up")
+positive_float = number(float, lambda x: 0 < x < math.inf, "a number above 0")
+non_negative_float = number(float, lambda x: 0 <= x < math.inf, "a number from 0 up")
+probability = number(float, lambda x: 0 < x <= 1, "a number above 0 and at most 1")
 
 
 def duration(text: str) -> float:
@@ -204,17 +194,11 @@ def public_text(text: str) -> str:
 def json_object(text: str) -> dict[str, Any]:
     """The value of a flag that takes a JSON object, or `@` and the file that holds it."""
 
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")
-
-    def finite(number: str) -> float:
-        return value if math.isfinite(value := float(number)) else refuse(number)
-
     try:
         if text.startswith("@"):
             text = Path(text[1:]).read_text("utf-8-sig")
-        value = json.loads(text, parse_constant=refuse, parse_float=finite) if text.strip() else {}
-        json.dumps(value)
+        value = json.loads(text) if text.strip() else {}
+        json.dumps(value, allow_nan=False)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text[1:]}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -7,7 +7,7 @@ import functools
 import gzip
 import hashlib
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -87,29 +87,25 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     What is there and no regular file is never replaced: OSError.
     """
     check_regular(path)
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with os.fdopen(fd, "wb") as file:
+        with open(temporary, "xb") as file:
             write(file)
             file.flush()
             sync(file.fileno())
-        try:
-            Path(temporary).chmod(mode)
-        except OSError as error:
-            _say_once(
-                f"warning: this drive refuses file modes ({error.strerror}): left as they are"
-            )
-        Path(temporary).replace(path)
+        if path.exists():
+            _keep_mode(path, temporary)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def _keep_mode(path: Path, new: Path) -> None:
+    try:
+        new.chmod(path.stat().st_mode & 0o777)
+    except OSError as error:
+        _say_once(f"warning: this drive refuses file modes ({error.strerror}): left as they are")
 
 
 def unwritable(path: Path, error: OSError) -> UsageError | StoppedEarly:

@@ -24,11 +24,10 @@ from beam_common.jsonl import (
     Wanted,
     encode_row,
     latest,
-    parse_line,
     read_lines,
     supersedes,
 )
-from beam_common.messages import StoppedEarly, UsageError, plural, say
+from beam_common.messages import StoppedEarly, UsageError, say
 from beam_common.rows import Row, key_of
 
 
@@ -212,23 +211,16 @@ class RowLog:
             self._write(b"\n")
 
     def _set_aside(self, torn: Line) -> None:
-        """Move the torn end to `<path>.damaged`. Zero bytes after a whole row are such an end."""
-        whole = torn.raw.rstrip(b"\0\r\n")
-        line = parse_line(torn.number, torn.start, whole, self.wanted)
-        keep = len(whole) if line and line.row is not None else 0
+        """Move the torn end to `<path>.damaged`."""
         place = Path(f"{self.path}.damaged")
         check_regular(place)
         with open(place, "ab") as file:
-            file.write(torn.raw[keep:].rstrip(b"\n") + b"\n")
+            file.write(torn.raw.rstrip(b"\n") + b"\n")
             file.flush()
             sync(file.fileno())
-        self._size = torn.start + keep
+        self._size = torn.start
         os.ftruncate(self._fd, self._size)
-        moved = plural(len(torn.raw) - keep, "byte")
-        say(f"warning: {self.path} line {torn.number} was torn; {moved} moved to {place}")
-        if line and line.row is not None:
-            self._note(line.row)
-            self._write(b"\n")
+        say(f"warning: {self.path} line {torn.number} was torn; moved to {place}")
 
     # -- keeping ---------------------------------------------------------------------------------
 
@@ -256,11 +248,6 @@ class RowLog:
 
 
 def _may_be_torn(raw: bytes) -> bool:
-    """Whether a file's only line may be the beginning of a first row, or zeros of a power loss.
-
-    A whole JSON value is not torn: it is a row of another kind.
-    """
-    line = parse_line(1, 0, raw, {})
-    begun = b'{"chat_id": '
-    raw = raw.removeprefix(BOM).rstrip(b"\0\r\n")
-    return (line is None or line.row is None) and (raw.startswith(begun) or begun.startswith(raw))
+    """Whether a file's only line may be the beginning of a first row, or zeros of a power loss."""
+    begun = raw.removeprefix(BOM).strip(b"\0")[:12]
+    return not raw.endswith(b"\n") and b'{"chat_id": '.startswith(begun)

@@ -74,8 +74,6 @@ ENDS = {  # content, what is left of it, what is moved
     "torn-in-a-crlf": (ROW + TORN[:-1] + b"\r", ROW + TORN[:-1] + b"\r\n", None),
     "blanks-without-a-line-end": (ROW + b"  ", ROW + b"  \n", None),
     "zero-bytes-after-a-line": (ROW + ZEROS, ROW, ZEROS),
-    "zero-bytes-in-place-of-the-line-end": (ROW[:-1] + ZEROS, ROW, ZEROS),
-    "zero-bytes-and-a-line-end": (ROW[:-1] + b"\0" * 9 + b"\n", ROW, b"\0" * 9),
     "zero-bytes-after-a-torn-row": (ROW + TORN[:60] + ZEROS, ROW, TORN[:60] + ZEROS),
     "null": (ROW + b"null\n", ROW, b"null"),
     "damaged-with-a-line-end": (ROW + b"{\n", ROW, b"{"),
