@@ -87,8 +87,9 @@ class Download:
                         f"{shown_url(self._mirror)}/{path}: {problem}; what has arrived is kept: "
                         "start again to go on, or take a checkout of the release with --src"
                     ) from error
-                self.repeats.say(f"{problem}; trying again", path)
-                self.stopping.wait(FIRST_WAIT * 2 ** (failures - 1))
+                if self.stopping.wait(FIRST_WAIT * 2 ** (failures - 1)):
+                    raise
+                self.repeats.say(f"{problem}; asking again", path)
 
     def _attempt(self, path: str, blob: str, part: Path) -> bool:
         if part.resolve() != part or (part.exists() and not part.is_file()):

@@ -186,7 +186,7 @@ def test_many_files_in_the_same_trouble_are_one_line(
     mirror.faults = {path: ["503"] for path in mirror.files}
     assert fetch(mirror, tmp_path) == []
     lines = [line.split(": ")[-1] for line in capsys.readouterr().err.splitlines()]
-    assert lines[1:] == ["HTTP 503; trying again", "the same 19 more times"]
+    assert lines[1:] == ["HTTP 503; asking again", "the same 19 more times"]
 
 
 def test_four_at_a_time(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
