@@ -271,15 +271,6 @@ def test_missing_files(absent: str, tmp_path: Path, capsys: Screen) -> None:
     assert f"lacks 3/{absent}; such chats are left out" in capsys.readouterr().err
 
 
-def test_selection_and_truncated_variant(tmp_path: Path) -> None:
-    src = make_tier(tmp_path / "src", "1", "2", "10")
-    (src / "2/chat_trunecated.json").write_bytes(encoded([user("short")]))
-    assert prepare(src, tmp_path / "a", "--chats", "10, 2,2") == 0
-    assert prepare(src, tmp_path / "b", "--chats", "10,2", "--prefer-truncated") == 0
-    assert chats_made(tmp_path / "a") == chats_made(tmp_path / "b") == ["2", "10"]
-    assert ["short" in texts(tmp_path / name)[0] for name in "ab"] == [False, True]
-
-
 def test_tags_in_any_spelling() -> None:
     spelt = "100K 100k 128K 500K 1M 10M sample Mine"
     assert " ".join(map(tag_of, spelt.split())) == "128k 128k 128k 500k 1m 10m sample Mine"
@@ -374,8 +365,12 @@ def serving() -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("arguments", "chats"),
-    [([], ["2", "10"]), (["--chats", "10", "--prefer-truncated"], ["10"])],
-    ids=["whole tier", "selection"],
+    [
+        ([], ["2", "10"]),
+        (["--chats", "10,2, 10", "--prefer-truncated"], ["2", "10"]),
+        (["--chats", "10"], ["10"]),
+    ],
+    ids=["whole tier", "truncated variants", "selection"],
 )
 def test_downloading_equals_the_checkout(
     arguments: list[str], chats: list[str], checkout: Path, tmp_path: Path, serving: Any
@@ -385,6 +380,7 @@ def test_downloading_equals_the_checkout(
         assert prepare_data.main(["--out-dir", str(out), *flags, *arguments]) == 0
         assert (out / PROMPT_FILE).read_bytes() == b"Judge <question>\n"
         assert chats_made(out, "1m") == chats
+        assert ("short" in texts(out, "1m")[0]) == ("--prefer-truncated" in arguments)
     assert texts(tmp_path / "--mirror", "1m") == texts(tmp_path / "--src", "1m")
 
 
@@ -504,9 +500,6 @@ def test_check_of_what_is_right(sample: Path, capsys: Screen) -> None:
     absent = ("128k", "500k", "1m", "10m", "judge prompt", "vocabulary")
     assert lines[2:] == [f"{name}: not installed" for name in absent]
     assert check(sample, "--tag", "1M") == 1, "asked for by name and not there"
-
-
-def test_check_of_a_tag_of_one_s_own(sample: Path, capsys: Screen) -> None:
     assert prepare(make_tier(sample / "src", "1"), sample) == 0
     assert check(sample, "--tag", "t") == 0
     assert "t chats: no digest is recorded: number 1, messages 3" in capsys.readouterr().out
