@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from beam_common.messages import one_line
+from beam_common.rows import Json
 
 Kind = Literal["transient", "busy", "refused", "fatal"]
 
@@ -158,7 +159,7 @@ def meaning(status: int, error: ErrorBody, flags: Flags, where: str = "HTTP") ->
     """What a status with an error body means."""
     message = PAGE.sub("an HTML page", error.message[:LONGEST_WORDS])
     text = one_line(f"{where} {status}: {message or 'no reason given'}")
-    words = f"{message} {error.codes[:LONGEST_WORDS]}"
+    words = f"{message} {error.codes}"
     if QUOTA.search(words):
         return Failure("fatal", text, advice=flags.advice(402))
     if status in FATAL_STATUS or status < 400:
@@ -184,12 +185,12 @@ def _is_overflow(status: int, words: str) -> bool:
     return bool(OVERFLOW.search(words)) and not is_setting
 
 
-def error_inside(content: Mapping[str, Any], flags: Flags) -> Failure:
+def error_inside(content: Json, flags: Flags) -> Failure:
     """The failure in a reply of status 200 that holds an error."""
     error = read_error(content)
     if error.status is not None:
         return meaning(error.status, error, flags, "error inside a reply:")
-    if WRONG_PATH.search(error.message[:LONGEST_WORDS]):
+    if WRONG_PATH.search(error.message):
         text = one_line(f"the endpoint answers: {error.message}")
         return Failure("fatal", text, advice=flags.advice())
     return meaning(500, error, flags, "error inside a reply, taken as")
@@ -199,8 +200,8 @@ def error_inside(content: Mapping[str, Any], flags: Flags) -> Failure:
 # Waits.
 
 WAIT_HEADERS = {"retry-after": 1.0, "llm_provider-retry-after": 1.0, "retry-after-ms": 0.001}
-RESET = "x-ratelimit-reset"
-EPOCH = 1e9  # a number of seconds above it is a point in time, above a hundred times that in ms
+EPOCH = 1e9  # seconds; a number above it is a point in time, above EPOCH_MS in milliseconds
+EPOCH_MS = 1e11
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 PART = r"(\d+(?:\.\d+)?)\s*(ms|[smhd])(?:ec(?:ond)?s?|in(?:ute)?s?|ours?|ays?)?(?![a-z])\s*"
 DURATION = re.compile(f"(?:{PART})+")
@@ -217,11 +218,11 @@ def named_wait(headers: Mapping[str, str], now: float, text: str = "") -> float 
     if found := WAIT_WORDS.search(text):
         waits.append(_seconds(found[1], now))
     if max(waits) <= 0:
-        resets = [name for name in headers if name.startswith(RESET)]
-        left = [headers.get(name.replace("reset", "remaining"), "0") for name in resets]
-        waits += [_seconds(headers[n], now) for n, x in zip(resets, left, strict=True) if x == "0"]
-    longest = max(waits)
-    return longest if longest > 0 else None
+        for name, value in headers.items():
+            left = headers.get(name.replace("reset", "remaining"), "0")
+            if name.startswith("x-ratelimit-reset") and left == "0":
+                waits.append(_seconds(value, now))
+    return max(waits) if max(waits) > 0 else None
 
 
 def _seconds(text: str, now: float) -> float:
@@ -230,11 +231,9 @@ def _seconds(text: str, now: float) -> float:
 
     text = text.strip()
     if duration := DURATION.fullmatch(text) or DURATION.fullmatch(text + "s"):
-        parts = re.findall(PART, duration[0])
-        seconds = float(sum(float(number) * UNITS[unit] for number, unit in parts))
-        if seconds < EPOCH:
-            return seconds
-        return (seconds / 1000 if seconds > 100 * EPOCH else seconds) - now
+        seconds = sum(float(n) * UNITS[unit] for n, unit in re.findall(PART, duration[0]))
+        seconds /= 1000 if seconds > EPOCH_MS else 1
+        return seconds - now if seconds > EPOCH else seconds
     try:
         return email.utils.parsedate_to_datetime(text).timestamp() - now
     except (ValueError, OverflowError):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from beam_common.failure import Failure, Flags, error_inside
 from beam_common.messages import one_line
+from beam_common.rows import Json, Row
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,17 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _finished(
-    text: str, reason: str | None, usage: object, head: Mapping[str, Any]
-) -> Reply | Failure:
-    """The outcome of a reply that came to its end; `head` names who answered."""
+def _finished(text: str, reason: str | None, body: Json) -> Reply | Failure:
+    """The outcome of a reply that came to its end; `body` tells who answered, and the usage."""
     if reason and FILTERED in reason:
         return Failure("refused", f"stopped by a content filter (finish_reason {reason[:60]})")
     if reason and BROKEN_OFF.search(reason):
         return Failure("transient", f"the reply ended with finish_reason {reason[:60]}")
-    model, provider = (_text(head.get(name)) for name in ("model", "provider"))
-    return Reply(whole_characters(text), reason, *token_counts(usage), model, provider)
+    model, provider = (_text(body.get(name)) for name in ("model", "provider"))
+    return Reply(whole_characters(text), reason, *token_counts(body.get("usage")), model, provider)
 
 
-def _first_choice(body: Mapping[str, Any]) -> dict[str, Any] | None:
+def _first_choice(body: Json) -> Row | None:
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     return choice if isinstance(choice, dict) else None
@@ -95,16 +93,13 @@ def read_completion(body: object, flags: Flags) -> Reply | Failure:
     if not isinstance(body, dict):
         return Failure("transient", "the reply is JSON, but no completion")
     choice = _first_choice(body)
-    for place in (body, choice or {}):
-        if place.get("error"):
-            return error_inside(place, flags)
-    if choice is None:
+    if choice is None or body.get("error"):
         return error_inside(body, flags)
     message = choice.get("message")
     text = text_of(message.get("content")) if isinstance(message, dict) else None
     if text is None:
         return Failure("transient", f"the reply holds no message: {one_line(str(body), 120)}")
-    return _finished(text, _text(choice.get("finish_reason")), body.get("usage"), body)
+    return _finished(text, _text(choice.get("finish_reason")), body)
 
 
 def _text(value: object) -> str | None:
@@ -129,8 +124,7 @@ class Stream:
         self._flags, self._tell_begun, self._first_piece_only = flags, begun, first_piece_only
         self._unfinished_line: list[bytes] = []
         self._parts: list[str] = []
-        self._usage: object = None
-        self._head: dict[str, Any] = {}
+        self._head: Row = {}  # the first chunk, with the last usage
         self._odd = ""  # the last line that is no part of a completion
         self._failure: Failure | None = None
         self._begun = False
@@ -167,13 +161,12 @@ class Stream:
             self._odd = shown(data)
             return
         choice = _first_choice(chunk) or {}
-        for place in (chunk, choice):
-            if place.get("error"):
-                self._fail(error_inside(place, self._flags))
+        if chunk.get("error"):
+            self._fail(error_inside(chunk, self._flags))
         if "choices" not in chunk:
             self._odd = shown(data)
         self._head = self._head or chunk
-        self._usage = chunk.get("usage") or choice.get("usage") or self._usage
+        self._head["usage"] = chunk.get("usage") or choice.get("usage") or self._head.get("usage")
         self._piece(choice.get("delta"))
         self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason
 
@@ -188,7 +181,7 @@ class Stream:
         if not self._begun and (text or any(delta.get(name) for name in REASONING)):
             self._begun = True
             self._tell_begun()
-            self.over = self._first_piece_only
+            self.over = self.over or self._first_piece_only
 
     def _fail(self, failure: Failure) -> None:
         """Trouble ends a stream, unless its answer is there already."""
@@ -208,4 +201,4 @@ class Stream:
                 f"the stream ended without a finish_reason{odd}",
                 advice=f"try {self._flags.no_stream}" if self._flags.no_stream else "",
             )
-        return _finished("".join(self._parts), self.finish_reason, self._usage, self._head)
+        return _finished("".join(self._parts), self.finish_reason, self._head)

@@ -72,9 +72,6 @@ def chunk(content: Any = None, finish_reason: Any = None, **delta: Any) -> dict[
             {"error": {"code": 429}, **completion("half")}, "<busy>", id="error-beside-an-answer"
         ),
         pytest.param(
-            {"choices": [{"error": {"code": 403}}]}, "<refused>", id="error-in-the-choice"
-        ),
-        pytest.param(
             {"object": "error", "code": 400, "message": "m"}, "<refused>", id="bare-error"
         ),
     ],
@@ -204,9 +201,6 @@ def streamed(*events: object) -> Stream:
         pytest.param([chunk("a"), {"error": {"message": "x"}}, DONE], "<transient>", id="error"),
         pytest.param([chunk("a"), {"error": {"code": 400}}, END], "<refused>", id="error-400"),
         pytest.param([{"error": {"code": "insufficient_quota"}}], "<fatal>", id="error-quota"),
-        pytest.param(
-            [chunk("a"), {"choices": [{"error": {"code": 429}}]}, END], "<busy>", id="in-the-choice"
-        ),
         pytest.param(
             [chunk("a"), b'event: error\ndata: {"code": "X1"}\n\n'], "<transient>", id="error-event"
         ),
