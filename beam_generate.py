@@ -64,12 +64,13 @@ from beam_common.tokens import KIMI, load_counter
 NOTE = "NOTE: Only provide the answer without any explanations. "
 FLAGS = Flags(
     parameters={
-        "model": "--model",
         "temperature": "--temperature",
         "top_p": "--top-p",
         "max_tokens": "--max-tokens",
+        "model": "--model",  # last: errors about the others speak of the model, too
     },
     no_stream="--no-stream",
+    too_long="see --max-context-tokens and --on-overflow",
 )
 
 

@@ -60,10 +60,10 @@ FLAGS = Flags(
     base_url="--judge-base-url",
     api_key="--judge-api-key",
     parameters={
-        "model": "--judge-model",
         "temperature": "--judge-temperature",
         "max_tokens": "--judge-max-tokens",
         "reasoning_effort": "--judge-reasoning-effort",
+        "model": "--judge-model",  # last: errors about the others speak of the model, too
     },
 )
 

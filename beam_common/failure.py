@@ -47,6 +47,7 @@ class Flags:
     api_key: str = "--api-key"
     parameters: Mapping[str, str] = field(default_factory=dict)
     no_stream: str = ""  # where replies are streamed
+    too_long: str = ""  # advice where a prompt is too long
 
     def advice(self, status: int = 0) -> str:
         """What to look at where every request fails: with `status`, or for want of an API."""
@@ -165,7 +166,7 @@ def meaning(status: int, error: ErrorBody, flags: Flags, where: str = "HTTP") ->
     if status in FATAL_STATUS or status < 400:
         return Failure("fatal", text, advice=flags.advice(status))
     if _is_overflow(status, words):
-        return Failure("refused", text, overflow=True)
+        return Failure("refused", text, advice=flags.too_long, overflow=True)
     if status in (400, 422) and flags.no_stream and STREAM.search(words):
         return Failure("fatal", text, advice=f"start again with {flags.no_stream}")
     if status == 429 or (status in (503, 529) and LOAD.search(words)):
