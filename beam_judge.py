@@ -213,7 +213,8 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: Answers, key: str
         record = Record(path, content, args.judge_model)
         record.save()
         if missing := content["missing_shards"]:
-            say(f"warning: no answers of shard {', '.join(missing)}: scores of a part of the run")
+            shards = ", ".join(missing)
+            say(f"warning: no answers of shard {shards}: it has no chats, or a part is missing")
         questions = [
             Question.planned(answer, prompts, verdicts.rows, known)
             for question, answer in list(answers.items())[: args.limit or None]
