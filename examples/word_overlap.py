@@ -68,9 +68,9 @@ def answer(chat: Sequence[str], question: str, most: int) -> str:
     overlap = [sum(weights[word] for word in weights if word in words) for _, words in sentences]
     if not any(overlap) or max(overlap) < ENOUGH * sum(weights.values()):
         return f"The chat holds no information about this: {question}"
-    best = sorted(range(len(sentences)), key=lambda n: (overlap[n], n))[-most:]
-    chosen = dict.fromkeys(sentences[n][0][:LONGEST_SENTENCE] for n in sorted(best))
-    return "\n".join(chosen)
+    best = sorted((share, n) for n, share in enumerate(overlap) if share)[-most:]
+    places = sorted(n for _, n in best)
+    return "\n".join(dict.fromkeys(sentences[n][0][:LONGEST_SENTENCE] for n in places))
 
 
 def sections_of(prompt: str) -> dict[str, str]:
