@@ -2,15 +2,13 @@
 
     python benchmarks/bench_endpoints.py
 
-Places: the endpoint takes 1, 4 or 16 requests at a time and refuses the rest with a plain 429. The
-programs start with 32 in flight; beside each run one with --concurrency set to the limit. Replies
-take 2 to 4 s. All must be answered, with at most one refusal for two answers and in at most 1.2
-times the time of the run that knew the limit.
+Places: the endpoint takes 1, 4 or 16 requests at a time and refuses the rest with a plain 429;
+replies take 2 to 4 s. The programs start with 32 in flight; beside each run one with --concurrency
+set to the limit. All must be answered, with one refusal for two answers and 1.2 times that time.
 
-Prefix cache: 35 chats × 20 questions, 16 in flight, with other numbers of --open-chats. A reply
-takes 20 to 120 s (decode), and 60 s more where the chat is not in the cache (prefill), which holds
-three chats, drops the least recently used one, and has an entry once the first piece of its first
-reply is out. Exactly one uncached request a chat wherever the open chats fit the cache.
+Prefix cache: a reply takes 20 to 120 s, and 60 s more where the chat is not in the cache, which
+holds three chats, drops the least recently used one, and has an entry once the first piece of its
+first reply is out. Exactly one uncached request a chat wherever the open chats fit the cache.
 
 Seconds are shortened. Takes five minutes; exit code 1 when a budget is missed.
 """

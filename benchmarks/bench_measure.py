@@ -17,8 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parent
+PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT), str(PROJECT / "examples")]
 
 from beam_common.places import WAITS  # noqa: E402
@@ -26,10 +25,6 @@ from beam_common.rows import ABILITIES, DATA_DIR  # noqa: E402
 
 USAGE = {"prompt_tokens": 1_000_000, "completion_tokens": 300}
 VERDICT = '{"score": 1.0, "reason": "The response states what the criterion asks for."}'
-
-
-# ------------------------------------------------------------------------------------------------
-# Made-up data.
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -105,10 +100,6 @@ def small_run(program: str, place: str, requests: int, base_url: str) -> list[ob
     questions = write_rows(folder / "questions.jsonl", question_rows(chats, 20)[:requests])
     files = ["--chats-file", folder / "chats.gz", "--questions-file", questions]
     return [*files, "--model", "m", "--base-url", base_url, "--api-key", "none"]
-
-
-# ------------------------------------------------------------------------------------------------
-# Children, and what is printed.
 
 
 @dataclass(frozen=True)

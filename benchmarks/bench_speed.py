@@ -27,7 +27,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import bench_measure as measure
@@ -42,10 +42,6 @@ PLAIN, BARE = 20, 100  # requests
 EVENTS = (20, 300)
 ANSWERS, CRITERIA, CALLS, CALLS_IN_FLIGHT = 600, 4, 2400, 32
 BEAT = 0.005  # seconds
-
-
-# ------------------------------------------------------------------------------------------------
-# Children.
 
 
 async def at_once(work: Callable[[int], Awaitable[None]], requests: int, in_flight: int) -> None:
@@ -136,10 +132,6 @@ def heartbeat(program: str, *arguments: str) -> None:
         print(max(late))
 
 
-# ------------------------------------------------------------------------------------------------
-# The runs.
-
-
 def reply_of(events: int) -> Answer:
     """A stream of so many events that leave at once, each a chunk of its own; 0: a verdict."""
     if not events:
@@ -172,15 +164,14 @@ class Bench(ScriptedEndpoint):
         self.requests.clear()
 
     def generate(self, chats: str, count: int, each: int, *more: object) -> Used:
-        (self.folder / "output.jsonl").unlink(missing_ok=True)
         questions = measure.question_rows(count, each)
         return run_python(
             *(more or [PROJECT / "beam_generate.py"]),
             *["--chats-file", self.folder / f"{chats}.gz", "--questions-file"],
             *[measure.write_rows(self.folder / "questions.jsonl", questions)],
             *["--model", "m", "--base-url", self.base_url, "--api-key", "none"],
-            *["--output", self.folder / "output.jsonl", "--tokenizer", self.tokenizer],
-            *["--concurrency", IN_FLIGHT],
+            *["--output", Path(mkdtemp(dir=self.folder), "answers.jsonl")],
+            *["--tokenizer", self.tokenizer, "--concurrency", IN_FLIGHT],
         )
 
     def child(self, way: str, *arguments: object) -> Any:
@@ -213,13 +204,11 @@ class Bench(ScriptedEndpoint):
 
     def judge(self) -> None:
         self.expect(0, CALLS)
-        (self.folder / "scores.jsonl").unlink(missing_ok=True)
-        (self.folder / "scores.verdicts.jsonl").unlink(missing_ok=True)
         run_python(
             *[PROJECT / "beam_judge.py", "--answers", self.folder / "answers.jsonl"],
             *["--judge-model", "m", "--judge-base-url", self.base_url, "--judge-api-key", "none"],
             *["--criterion-prompt", "builtin", "--concurrency", CALLS_IN_FLIGHT],
-            *["--output", self.folder / "scores.jsonl"],
+            *["--output", Path(mkdtemp(dir=self.folder), "scores.jsonl")],
         )
         times = [request.received for request in self.requests]
         assert len(times) == CALLS, f"{len(times)} calls instead of {CALLS}"
@@ -257,12 +246,10 @@ def main(runs: str = "3", tokenizer: str = "Kimi-K2.6") -> int:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["plain", *arguments]:
-            asyncio.run(plain(*arguments))
-        case ["bare", *arguments]:
-            asyncio.run(bare(*arguments))
-        case ["heartbeat", *arguments]:
-            heartbeat(str(PROJECT / "beam_generate.py"), *arguments)
-        case arguments:
-            sys.exit(main(*arguments))
+    way, words = sys.argv[1:2], sys.argv[2:]
+    if way == ["heartbeat"]:
+        heartbeat(str(PROJECT / "beam_generate.py"), *words)
+    elif way in (["plain"], ["bare"]):
+        asyncio.run(plain(*words) if way == ["plain"] else bare(*words))
+    else:
+        sys.exit(main(*sys.argv[1:]))

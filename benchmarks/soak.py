@@ -36,34 +36,22 @@ import scripted_answers as wire
 from scripted_answers import Answer, sse, status
 from scripted_endpoint import Recorded, ScriptedEndpoint, criterion_of, question_of
 
-CONCURRENCY, PLACES, TIMEOUT, SHORTER = 16, 4, 3, 100
+CONCURRENCY, PLACES, TIMEOUT, SHORTER = 16, 4, 2, 100
 SHARE = 0.2  # of trouble
 SLOWEST = 0.06  # seconds until a reply begins
 OUTAGE = 3.0  # seconds; eight attempts with shortened waits take 1.3
 LIMITED_FROM, TAIL = 2 / 3, 5  # share of the good replies, good replies before the end
-RARE = 3  # times at most, troubles that take seconds each
 JUDGED = 700  # answers
 
 Key = tuple[str, str]  # what a request asks: question, criterion
 HALF = [wire.chunk("", role="assistant"), wire.chunk("half an "), wire.chunk("answer")]
-CUT = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n" + b" " * 99
-)
-
-
-def inside(**error: Any) -> Answer:
-    """Status 200 with an error in it."""
-    return status(200, {"error": {"message": "upstream trouble", **error}})
-
-
+CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"
 TROUBLE: Mapping[str, Callable[[], Answer]] = {
     **{f"status {n}": partial(status, n) for n in (408, 409, 425, 429, 500, 502, 520, 524, 529)},
     "503, loading": lambda: status(503, {"error": {"message": "Loading model"}}),
     "504, HTML": lambda: status(504, "<html>Gateway Time-out</html>", content_type="text/html"),
     "429, retry-after-ms": lambda: status(429, headers={"retry-after-ms": "40"}),
-    "429, Retry-After: 1": lambda: status(429, headers={"Retry-After": "1"}),
-    "200, error 502 inside": partial(inside, code=502),
-    "200, error 429 inside": partial(inside, code=429),
+    "200, error 502 inside": lambda: status(200, {"error": {"message": "upstream", "code": 502}}),
     "200, no choices": lambda: status(200, {**wire.completion(""), "choices": []}),
     "connection closed": wire.drop,
     "connection reset": wire.reset,
@@ -79,7 +67,6 @@ TROUBLE: Mapping[str, Callable[[], Answer]] = {
     "error in a stream": lambda: sse([*HALF, {"error": {"message": "died", "code": 500}}]),
     "event that is no JSON": lambda: sse([*HALF, "{half"], "none"),
 }
-SLOW = ("429, Retry-After: 1", "silence", "stream falls silent")
 
 
 def reply_to(question: str | None, criterion: str) -> str:
@@ -111,9 +98,7 @@ class Misbehaving:
             return wire.after(self.chance.uniform(0, SLOWEST), wire.say(reply_to(*key)))
 
     def _trouble(self) -> str:
-        kind = self.chance.choice(list(TROUBLE))
-        rare = kind in SLOW and self.counts[kind] >= RARE
-        return "" if rare or self.chance.random() >= SHARE else kind
+        return self.chance.choice(list(TROUBLE)) if self.chance.random() < SHARE else ""
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:

@@ -71,8 +71,6 @@ def main(argv: list[str] | None = None) -> int:
     except subprocess.CalledProcessError as failure:
         print(f"error: {failure.cmd[1]} ended with code {failure.returncode}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     print("\nanswers, scores, every reply of the judge, a page to open in a browser:")
     for name in ("answers.jsonl", "scores.jsonl", "scores.verdicts.jsonl", "report.html"):
         print(f"  {folder / name}")

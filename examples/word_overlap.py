@@ -15,35 +15,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-LONGEST_SENTENCE = 400  # characters of one sentence that go into an answer
 ENOUGH = 0.4  # share of a question's weighted words that the best sentence must hold
 FULL, PART = 0.4, 0.2  # shares of a criterion's words that earn 1.0 and 0.5
 
-WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")  # a Chinese character is a word
+# Words of four letters and more, numbers; a Chinese character is a word.
+WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]{4,}|\d+")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 LEAD = re.compile(r"^[^:\n]{0,60}\b(?:should|must)\b[^:\n]{0,40}:")  # "LLM response should state:"
-NUMBER_WEIGHT = 3  # a word with a digit counts so often: what is asked for is often a number
 
 
-def content_words(text: str) -> list[str]:
-    """Words that may mean something, in lower case, as the first six letters without a last s."""
-    words = WORD.findall(text.lower())
-    meaningful = (word for word in words if len(word) > 3 or not word.isascii() or has_digit(word))
-    return [(word.rstrip("s") or word)[:6] for word in meaningful]
-
-
-def has_digit(word: str) -> bool:
-    return any(map(str.isdigit, word))
+def content_words(text: str) -> set[str]:
+    """The words in lower case, as their first six letters without a last s."""
+    return {(word.rstrip("s") or word)[:6] for word in WORD.findall(text.lower())}
 
 
 def share_of_words(wanted: str, text: str) -> float:
-    """Share, 0 to 1, of the content words of `wanted` that occur in `text`; 0 where it has none."""
+    """Share, 0 to 1, of the words of `wanted` that occur in `text`; 0 where it has none."""
     words = content_words(wanted)
-    if not words:
-        return 0.0
-    weights = {word: NUMBER_WEIGHT if has_digit(word) else 1 for word in words}
-    found = weights.keys() & set(content_words(text))
-    return sum(weights[word] for word in found) / sum(weights.values())
+    return len(words & content_words(text)) / len(words) if words else 0.0
 
 
 def sentences_of(text: str) -> list[str]:
@@ -51,10 +40,10 @@ def sentences_of(text: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=4)
-def words_of(*chat: str) -> list[tuple[str, frozenset[str]]]:
+def words_of(*chat: str) -> list[tuple[str, set[str]]]:
     """The sentences of a chat with their words; the last few chats are remembered."""
     sentences = (sentence for content in chat for sentence in sentences_of(content))
-    return [(sentence, frozenset(content_words(sentence))) for sentence in sentences]
+    return [(sentence, content_words(sentence)) for sentence in sentences]
 
 
 def answer(chat: Sequence[str], question: str, most: int) -> str:
@@ -63,14 +52,14 @@ def answer(chat: Sequence[str], question: str, most: int) -> str:
     spread = Counter(word for _, words in sentences for word in words)
     weights = {
         word: math.log(1 + len(sentences) / (1 + spread[word]))
-        for word in sorted(set(content_words(question)))
+        for word in sorted(content_words(question))
     }
     overlap = [sum(weights[word] for word in weights if word in words) for _, words in sentences]
     if not any(overlap) or max(overlap) < ENOUGH * sum(weights.values()):
         return f"The chat holds no information about this: {question}"
     best = sorted((share, n) for n, share in enumerate(overlap) if share)[-most:]
     places = sorted(n for _, n in best)
-    return "\n".join(dict.fromkeys(sentences[n][0][:LONGEST_SENTENCE] for n in places))
+    return "\n".join(dict.fromkeys(sentences[n][0] for n in places))
 
 
 def sections_of(prompt: str) -> dict[str, str]:
