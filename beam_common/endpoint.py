@@ -14,7 +14,7 @@ import os
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -145,27 +145,32 @@ class Endpoint:
     ) -> Reply | Failure:
         """What comes back for a request that was sent."""
         headers = {n.decode().lower(): v.decode("latin-1") for n, v in response.headers}
-        if 200 <= response.status < 300:
-            outcome = await self._read(self._pieces(response), stream, bound)
-            text = outcome.text
-        else:
-            text = await self._beginning(response)
-            if response.status < 400:
-                text = f"a redirect to {headers.get('location', '').partition('?')[0]}"
-            outcome = meaning(response.status, read_error(_parsed(text), text), self._flags)
+        async with contextlib.aclosing(self._pieces(response)) as pieces:
+            if 200 <= response.status < 300:
+                outcome = await self._read(pieces, stream, bound)
+                text = outcome.text
+            else:
+                text = await self._beginning(pieces)
+                outcome = self._refused(response.status, headers, text)
         if isinstance(outcome, Failure):
             outcome = replace(outcome, wait=named_wait(headers, time.time(), text))
         return outcome
 
-    async def _pieces(self, response: Any) -> AsyncIterator[bytes]:
-        """What comes of a body. Gives way now and then, so that one reply does not hold up all."""
+    def _refused(self, status: int, headers: Mapping[str, str], text: str) -> Failure:
+        if status < 400:
+            text = f"a redirect to {headers.get('location', '').partition('?')[0]}"
+        return meaning(status, read_error(_parsed(text), text), self._flags)
+
+    async def _pieces(self, response: Any) -> AsyncGenerator[bytes]:
+        """What comes of a body."""
         left = self._longest_reply
-        async for data in response.aiter_stream():
-            self.last_byte_at = time.monotonic()
-            left -= len(data)
-            if left < 0:
-                raise OSError(f"the reply is longer than {self._longest_reply // 2**20} MiB")
-            yield data
+        async with contextlib.aclosing(response.aiter_stream()) as pieces:
+            async for data in pieces:
+                self.last_byte_at = time.monotonic()
+                left -= len(data)
+                if left < 0:
+                    raise OSError(f"the reply is longer than {self._longest_reply // 2**20} MiB")
+                yield data
 
     async def _read(
         self, pieces: AsyncIterator[bytes], stream: Stream, bound: asyncio.Timeout
@@ -196,12 +201,12 @@ class Endpoint:
             return Failure("transient", f"the reply is {'not whole JSON' if body else 'empty'}")
         return read_completion(content, self._flags)
 
-    async def _beginning(self, response: Any) -> str:
+    async def _beginning(self, pieces: AsyncIterator[bytes]) -> str:
         """The text of a refusal, as far as it comes soon."""
         body = b""
         with contextlib.suppress(*self._troubles):  # TimeoutError is an OSError
             async with asyncio.timeout(min(self._timeout, REFUSAL_SECONDS)):
-                async for data in self._pieces(response):
+                async for data in pieces:
                     body += data
         return body.decode("utf-8", "replace")
 

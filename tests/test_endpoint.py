@@ -487,6 +487,11 @@ def test_a_probe_is_over_with_the_first_piece() -> None:
     assert server.gone.wait(LONG)
 
 
+def test_a_stream_left_early_leaves_no_messages_behind(caplog: pytest.LogCaptureFixture) -> None:
+    failure_of(sends(STREAM_HEAD + chunked(b"data: {cut\n\n"), ending="wait"))
+    assert not caplog.records  # asyncio's about generators that were not closed
+
+
 def test_a_cancelled_request_leaves_the_endpoint() -> None:
     reached = threading.Event()
 
