@@ -22,7 +22,7 @@ from beam_common.messages import (
     keep_secrets_in,
     one_line,
 )
-from beam_common.rows import VERSION
+from beam_common.rows import VERSION, Row
 
 EXTRA_HELP = (
     "object merged into the request body, or @FILE; its keys win, a top-level null takes the key "
@@ -41,34 +41,25 @@ def normalise_base_url(text: str, flag: str) -> str:
     A blank at the end, a trailing `/` and a trailing `/chat/completions` are taken off. A bare host
     gets `/v1`, where such servers listen.
     """
+    text = text.strip()
     try:
-        parts = urlsplit(text.strip())
-        scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
-        if (
-            scheme not in ("http", "https")
-            or not host
-            or re.search(r"\s", parts.netloc + parts.path)
-        ):
-            raise ValueError
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
+        usable = None
+    if not usable or re.search(r"\s", text):
         shown = one_line(text.rpartition("@")[2].partition("?")[0])
         raise UsageError(
             f"{flag} {shown!r} is not a URL; give one such as http://localhost:8000/v1"
-        ) from None
-    path = parts.path.rstrip("/")
-    path = path.removesuffix("/chat/completions").rstrip("/") if path else "/v1"
-    credentials = parts.netloc.rpartition("@")[0]
-    if credentials:
-        user, _, password = credentials.partition(":")
-        keep_secret(unquote(password or user))
-        keep_secret(base64.b64encode(unquote(credentials).encode()).decode())  # as it is sent
+        )
+    credentials, _, host = parts.netloc.rpartition("@")
+    keep_secret(unquote(parts.password or parts.username or ""))
+    keep_secret(base64.b64encode(unquote(credentials).encode()).decode())  # as it is sent
     keep_secrets_in(dict(parse_qsl(parts.query)))  # such as ?key=…
     keep_public(host)
-    host = f"[{host}]" if ":" in host else host
-    if port is not None and port != {"http": 80, "https": 443}[scheme]:
-        host += f":{port}"
-    netloc = f"{credentials}@{host}" if credentials else host
-    return urlunsplit((scheme, netloc, path, parts.query, ""))
+    path = parts.path.rstrip("/")
+    path = path.removesuffix("/chat/completions").rstrip("/") if path else "/v1"
+    return urlunsplit(parts._replace(path=path, fragment=""))
 
 
 def shown_url(url: str) -> str:
@@ -86,10 +77,7 @@ def api_key(given: str | None, variable: str, flag: str) -> str:
             f"some text, such as {flag} none"
         )
     if not key.isascii() or not key.isprintable():
-        raise UsageError(
-            f"the API key ({flag} or {variable}) holds characters that no key has; check how it "
-            "was copied"
-        )
+        raise UsageError(f"the API key ({flag} or {variable}) holds what no key has; copy it anew")
     keep_secret(key)
     return key
 
@@ -124,15 +112,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         before, unknown, arguments = message.partition("unrecognized arguments: ")
         if unknown:  # what follows a misspelt --api-key is a key
-            flags = [word.partition("=")[0] for word in arguments.split() if word.startswith("--")]
-            shown = " ".join(map(self._nearest, flags))
-            message = before + unknown
-            message += shown or (arguments if len(arguments) < LONGEST_STRAY else HIDDEN)
+            flags = re.findall(r"--[\w-]+", arguments)
+            stray = arguments if len(arguments) < LONGEST_STRAY else HIDDEN
+            message = before + unknown + (" ".join(map(self._nearest, flags)) or stray)
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def _nearest(self, flag: str) -> str:
-        known = [name for action in self._actions for name in action.option_strings]
-        near = difflib.get_close_matches(flag, known, 1)
+        near = difflib.get_close_matches(flag, self._option_string_actions, 1)
         return f"{flag} (did you mean {near[0]}?)" if near else flag
 
 
@@ -191,7 +177,7 @@ def public_text(text: str) -> str:
     return text
 
 
-def json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> Row:
     """The value of a flag that takes a JSON object, or `@` and the file that holds it."""
 
     try:
@@ -235,9 +221,6 @@ def comma_list(text: str) -> list[str]:
 def shard(text: str) -> tuple[int, int]:
     """(part, parts) of `I/N`."""
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form I/N, such as 1/4")
-    part, parts = int(found[1]), int(found[2])
-    if not 1 <= part <= parts:
-        raise argparse.ArgumentTypeError(f"{text!r}: the part must be from 1 to {parts}")
-    return part, parts
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N, part I (from 1) of N, such as 1/4")
+    return int(found[1]), int(found[2])

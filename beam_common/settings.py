@@ -9,20 +9,24 @@ import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from beam_common.files import unwritable, write_whole
 from beam_common.messages import UsageError, one_line, say, without_secrets
 from beam_common.rows import VERSION, Json, Row
 
-# What a sidecar may hold, by its shape; `answers` is such a record, too.
-SHAPES: dict[Any, str] = {
-    str: "program output",
-    bool: "mixed",
-    dict: "settings data answers",
-    dict[str, int]: "served shrunk",
-    dict[str, dict[str, int]]: "selected",
-    list[str]: "started shard missing_shards files foreign",
+# What a sidecar may hold, by example; `answers` is such a record, too.
+SIDECAR = {
+    "program": "",
+    "output": "",
+    "mixed": True,
+    "settings": {},
+    "data": {},
+    "answers": {"settings": {}, "data": {}, "served": {"": 0}, "shrunk": {"": 0}},
+    "selected": {"": {"": 0}},
+    "served": {"": 0},
+    "shrunk": {"": 0},
+    **{name: [""] for name in ("started", "shard", "missing_shards", "files", "foreign")},
 }
 LOCAL = re.compile(r"https?://(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])(:|/|$)")
 
@@ -38,27 +42,21 @@ def load_sidecar(path: Path) -> Row | None:
             f"{path}: the settings of the earlier run cannot be read ({one_line(str(error), 80)}); "
             "move the file away to go on without them, or write to another --output"
         ) from error
-    is_ours = _is_record(content) and content.get("program", "").startswith("beam_")
-    if not is_ours or not _is_record(content.get("answers", {})):
+    if not _is_like(content, SIDECAR) or not content.get("program", "").startswith("beam_"):
         raise UsageError(
             f"{path}: not the settings of a run; move the file away or write to another --output"
         )
     return dict(content)
 
 
-def _is_record(content: Any) -> bool:
-    named = ((shape, name) for shape, names in SHAPES.items() for name in names.split())
-    return isinstance(content, dict) and all(
-        _is_a(content[name], shape) for shape, name in named if name in content
-    )
-
-
-def _is_a(value: Any, shape: Any) -> bool:
-    """Whether a JSON value is of a type such as `dict[str, int]`."""
-    if not isinstance(value, get_origin(shape) or shape):
+def _is_like(value: Any, example: Any) -> bool:
+    """Whether a JSON value has the shape of an example, in which "" stands for every name."""
+    if not isinstance(value, type(example)):
         return False
-    items = value.values() if isinstance(value, dict) else value
-    return all(_is_a(item, of) for of in get_args(shape)[-1:] for item in items)
+    if isinstance(example, dict):
+        known = {n: example.get(n, example.get("")) for n in value}
+        return all(_is_like(value[n], e) for n, e in known.items() if e is not None)
+    return not isinstance(example, list) or all(_is_like(item, example[0]) for item in value)
 
 
 def save_sidecar(path: Path, content: Json) -> None:

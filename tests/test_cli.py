@@ -34,8 +34,6 @@ KEY = "sk-Abc123+/=xyz"
         ("http://h:8000/v1/chat/completions/", "http://h:8000/v1"),
         ("http://h:8000/chat/completions", "http://h:8000"),
         ("https://h/api/paas/v4", "https://h/api/paas/v4"),
-        ("HTTP://Host.Example:80/V1", "http://host.example/V1"),
-        ("https://h:443/v1", "https://h/v1"),
         ("https://h:80/v1", "https://h:80/v1"),
         ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
         ("http://u:pw@h/v1", "http://u:pw@h/v1"),
@@ -79,8 +77,8 @@ def test_a_key_comes_from_its_flag_or_the_environment(monkeypatch: pytest.Monkey
     for wrong, message in {
         None: "pass --api-key or set BEAM_API_KEY; a local server without keys still needs some",
         " ": "no API key",
-        "schlüssel": r"characters that no key has; check how it was copied$",
-        "two\nlines": r"characters that no key has; check how it was copied$",
+        "schlüssel": r"holds what no key has; copy it anew$",
+        "two\nlines": r"holds what no key has; copy it anew$",
     }.items():
         with pytest.raises(UsageError, match=message):
             api_key(wrong, "BEAM_API_KEY", "--api-key")
