@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,8 @@ def test_one_opener_a_chat_then_its_followers_oldest_chat_first() -> None:
     assert order.over
 
 
-def test_a_chat_whose_bodies_are_still_going_out_holds_its_place() -> None:
+@pytest.mark.parametrize("gone", [Order.sent, Order.landed], ids=["sent", "broken-off"])
+def test_a_chat_whose_bodies_are_still_going_out_holds_its_place(gone: Any) -> None:
     """Else the next opener overtakes them, and in a small cache they find their prefix gone."""
     order = order_of(2, 2, open_limit=1)
     (opener,) = drain(order)
@@ -55,7 +57,7 @@ def test_a_chat_whose_bodies_are_still_going_out_holds_its_place() -> None:
     last = order.next(0.0)
     assert last is not None
     assert order.next(0.0) is None
-    order.sent(last)
+    gone(order, last)
     assert names(drain(order)) == ["b0"]
 
 
