@@ -109,13 +109,10 @@ def test_files_without_a_record_are_of_unknown_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shards", "missing"),
     [
-        ("1/1", []),
-        ("1/2", ["2/2"]),
-        ("1/2 2/2", []),
-        ("3/4 1/4", ["2/4", "4/4"]),
+        ("1/1", []), ("1/2", ["2/2"]), ("1/2 2/2", []), ("3/4 1/4", ["2/4", "4/4"]),
         ("1/2 1/1", []),
     ],
-)
+)  # fmt: skip
 def test_missing_shards_are_named(shards: str, missing: list[str]) -> None:
     assert missing_shards([{"shard": [shard]} for shard in shards.split()]) == missing
     assert missing_shards([{"shard": shards.split()}, {}]) == missing

@@ -28,18 +28,15 @@ KEY = "sk-Abc123+/=xyz"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (" http://h:8000/v1/ \n", "http://h:8000/v1"),
-        ("http://h:8000", "http://h:8000/v1"),
+        (" http://h:8000/v1/ \n", "http://h:8000/v1"), ("http://h:8000", "http://h:8000/v1"),
         ("http://h:8000/", "http://h:8000/v1"),
         ("http://h:8000/v1/chat/completions/", "http://h:8000/v1"),
         ("http://h:8000/chat/completions", "http://h:8000"),
-        ("https://h/api/paas/v4", "https://h/api/paas/v4"),
-        ("https://h:80/v1", "https://h:80/v1"),
-        ("http://[::1]:8000/v1", "http://[::1]:8000/v1"),
-        ("http://u:pw@h/v1", "http://u:pw@h/v1"),
+        ("https://h/api/paas/v4", "https://h/api/paas/v4"), ("https://h:80/v1", "https://h:80/v1"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1"), ("http://u:pw@h/v1", "http://u:pw@h/v1"),
         ("https://h/openai?api-version=1#part", "https://h/openai?api-version=1"),
     ],
-)
+)  # fmt: skip
 def test_base_urls_are_normalised(text: str, expected: str) -> None:
     assert normalise_base_url(text, "--base-url") == expected
 
@@ -95,22 +92,16 @@ def by_name(value: object) -> str:
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [
-        (cli.positive_int, "1", 1),
-        (cli.non_negative_int, "0", 0),
-        (cli.positive_float, "1e3", 1000.0),
-        (cli.non_negative_float, "0", 0.0),
-        (cli.probability, "1", 1.0),
-        (cli.duration, "90s", 90.0),
-        (cli.duration, "1.5m", 90.0),
-        (cli.duration, "6h", 21600.0),
-        (cli.json_object, " ", {}),
+        (cli.positive_int, "1", 1), (cli.non_negative_int, "0", 0),
+        (cli.positive_float, "1e3", 1000.0), (cli.non_negative_float, "0", 0.0),
+        (cli.probability, "1", 1.0), (cli.duration, "90s", 90.0), (cli.duration, "1.5m", 90.0),
+        (cli.duration, "6h", 21600.0), (cli.json_object, " ", {}),
         (cli.json_object, '{"a": {"b": null}}', {"a": {"b": None}}),
-        (cli.comma_list, "a, b,,c,", ["a", "b", "c"]),
-        (cli.header, "X-A = b=c\n", ("X-A", "b=c")),
+        (cli.comma_list, "a, b,,c,", ["a", "b", "c"]), (cli.header, "X-A = b=c\n", ("X-A", "b=c")),
         (cli.shard, "2/4", (2, 4)),
     ],
     ids=by_name,
-)
+)  # fmt: skip
 def test_values_of_flags(kind: Callable[[str], Any], text: str, expected: Any) -> None:
     assert kind(text) == expected
     assert type(kind(text)) is type(expected)

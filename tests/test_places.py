@@ -113,16 +113,10 @@ def test_the_limit_stays_between_one_and_the_most(most: int, events: list[int | 
 @pytest.mark.parametrize(
     ("attempt", "chance", "expected"),
     [
-        (1, 0, 1),
-        (2, 0, 2),
-        (3, 0, 4),
-        (6, 0, 32),
-        (7, 0, 60),
-        (99, 0, 60),
-        (1, 1, 0.75),
+        (1, 0, 1), (2, 0, 2), (3, 0, 4), (6, 0, 32), (7, 0, 60), (99, 0, 60), (1, 1, 0.75),
         (9, 1, 45),
     ],
-)
+)  # fmt: skip
 def test_backoff_doubles_up_to_a_minute_with_jitter(
     attempt: int, chance: float, expected: float
 ) -> None:

@@ -168,14 +168,12 @@ def test_an_output_is_named_like_one(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("folder", "not a regular file; name another --output"),
-        ("pipe", "not a regular file"),
-        ("/dev/full", "not a regular file"),
-        ("link-to-itself", "not a regular file"),
+        ("folder", "not a regular file; name another --output"), ("pipe", "not a regular file"),
+        ("/dev/full", "not a regular file"), ("link-to-itself", "not a regular file"),
         ("no-folder/a.jsonl", "No such file or directory; create the folder first"),
         ("file/a.jsonl", "Not a directory; name another --output"),
     ],
-)
+)  # fmt: skip
 def test_a_path_that_cannot_be_written_is_said(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
