@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from beam_common.command import started_by
 from beam_common.files import placeholder, sha256_of_file
@@ -25,25 +25,27 @@ from beam_common.rows import TOKENIZER_DIR
 KIMI = "Kimi-K2.6"  # as --tokenizer: the bundled one
 VOCABULARY_FILE = "tiktoken.model"
 
-# White space of the Unicode property, as \s in the split pattern, but line ends; Python's own \s
-# has four more.
-_BLANK = "[\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
-_EVERYTHING = "(?s:.+)"  # a split pattern that keeps a text in one piece
+# tiktoken panics at a run of 999,999 blanks, with memory growing up to there: a longer run than
+# this is counted in parts, which add up: the longest token of blanks, of 256, divides this.
+MOST_BLANKS = 2**17
+_LONG_RUN = re.compile(rf"(?<!\s)\s{{{MOST_BLANKS}}}(?=\s)")
 FEWEST_TOKENS = 256  # a vocabulary with fewer tokens than there are bytes is a shell without files
 PLAIN = {"add_special_tokens": False, "split_special_tokens": True}
 
 
-class TokenCounter(Protocol):
+class TokenCounter:
     """What truncation needs of a tokenizer."""
 
     name: str
-    bytes_bound: bool  # a text has at most as many tokens as UTF-8 bytes
+    bytes_bound = False  # whether a text has at most as many tokens as UTF-8 bytes
 
     def load(self) -> None:
-        """Read what counting needs, once. UsageError where that fails."""
+        """Read what counting needs. UsageError where that fails."""
+        self.count(["a trial"])
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """The number of tokens of each text."""
+        raise NotImplementedError
 
 
 def load_counter(spec: str, trust_remote_code: bool = False) -> TokenCounter:
@@ -63,80 +65,48 @@ def load_counter(spec: str, trust_remote_code: bool = False) -> TokenCounter:
 
 def well_formed(text: str) -> str:
     """`text` with U+FFFD for each lone surrogate; a pair of them becomes its character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def without_long_blanks(text: str, most: int) -> tuple[list[str], list[str]]:
-    """Cut runs of more than `most` blanks out: (stretches to split, runs that are one piece).
+class BundledCounter(TokenCounter):
+    """Counts with tiktoken and a file of ranks, exactly; no code of a model's repository runs.
 
-    Exact for the split pattern of Kimi-K2.6: before such a run a piece always ends; the run up to
-    its last blank is a piece, and that blank belongs to what follows, unless the text ends there.
-    A run before a line end stays: it is matched together with it, without look-ahead.
+    Loading takes 0.4 s, of which building the encoding holds the interpreter for 0.2 s.
     """
-    if len(text) <= most:
-        return [text], []
-    stretches, runs, start = [], [], 0
-    for found in re.finditer(rf"(?<!{_BLANK}){_BLANK}{{{most + 1},}}+(?![\r\n])", text):
-        end = found.end() - (found.end() < len(text))
-        stretches.append(text[start : found.start()])
-        runs.append(text[found.start() : end])
-        start = end
-    return [*stretches, text[start:]], runs
-
-
-class BundledCounter:
-    """Counts with tiktoken and a file of ranks, exactly; no code of a model's repository runs."""
 
     bytes_bound = True  # each token covers at least one byte
-    # tiktoken panics at a run of 999,999 blanks, with memory growing up to there: runs of more
-    # than this are counted apart.
-    most_blanks = 100_000
 
     def __init__(self, path: Path | None = None, folder: Path = TOKENIZER_DIR) -> None:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        self.sha256 = manifest["sha256"]
+        self.manifest = json.loads((folder / "manifest.json").read_bytes())
+        self.sha256 = self.manifest["sha256"]
         self.name = f"{KIMI} (sha256 {self.sha256[:12]})"
         self._path = path or folder / VOCABULARY_FILE
-        self._pattern = "|".join(manifest["split_pattern"])
-
-    def load(self) -> None:
-        """0.4 s, of which building the encoding holds the interpreter for 0.2 s."""
-        self.count(["a trial"])
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        return [self._count(text) for text in texts]
+        return list(map(self._count, texts))
 
     def _count(self, text: str) -> int:
-        stretches, runs = without_long_blanks(text, self.most_blanks)
-        tokens = sum(len(self._encode(stretch)) for stretch in stretches)
-        return tokens + sum(len(self._encode_piece(run)) for run in runs)
+        tokens = 0
+        while run := _LONG_RUN.search(text):
+            tokens += len(self._encode(text[: run.end()]))
+            text = text[run.end() :]
+        return tokens + len(self._encode(text))
 
     @functools.cached_property
     def _encode(self) -> Callable[[str], list[int]]:
-        return self._encoder(self._pattern)
-
-    @functools.cached_property
-    def _encode_piece(self) -> Callable[[str], list[int]]:
-        return self._encoder(_EVERYTHING)
-
-    def _encoder(self, pattern: str) -> Callable[[str], list[int]]:
         import tiktoken
 
+        lines = (line.split() for line in self.read().splitlines())
         encoding = tiktoken.Encoding(  # which itself reads lone surrogates as U+FFFD
-            self.name, pat_str=pattern, mergeable_ranks=self._ranks, special_tokens={}
+            self.name,
+            pat_str="|".join(self.manifest["split_pattern"]),
+            mergeable_ranks={binascii.a2b_base64(token): int(rank) for token, rank in lines},
+            special_tokens={},
         )
         return encoding.encode_ordinary
 
-    @functools.cached_property
-    def _ranks(self) -> dict[bytes, int]:
-        lines = (line.split() for line in self._read().splitlines())
-        return {binascii.a2b_base64(token): int(rank) for token, rank in lines}
-
-    def _read(self) -> bytes:
+    def read(self) -> bytes:
+        """The vocabulary's file, which is the known one. UsageError with the ways out."""
         ways_out = (
             f"install it with `{started_by('prepare_data.py')} --tokenizer hub` (or the path of a "
             "local copy in place of hub), point --tokenizer at another tokenizer, or pass an empty "
@@ -154,17 +124,12 @@ class BundledCounter:
         return content
 
 
-class LibraryCounter:
-    """Counts with what `transformers.AutoTokenizer` loads for an id or a folder."""
-
-    bytes_bound = False  # a tokenizer may add a mark in front or spell out what it normalises
+class LibraryCounter(TokenCounter):
+    """Counts with what `transformers.AutoTokenizer` loads for an id or a folder: it may add a mark
+    in front or spell out what it normalises, so that bytes bound nothing. Loading takes seconds."""
 
     def __init__(self, spec: str, trust_remote_code: bool) -> None:
         self.name, self._trusted = spec, trust_remote_code
-
-    def load(self) -> None:
-        """Seconds, more where it is fetched."""
-        self.count(["a trial"])
 
     def count(self, texts: Sequence[str]) -> list[int]:
         return [len(self._encode(well_formed(text), **PLAIN)["input_ids"]) for text in texts]
@@ -202,13 +167,11 @@ def _refuse_own_code(spec: str, trusted: bool) -> None:
     """UsageError for a tokenizer that transformers would, without its code, read in another way."""
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    auto_map = get_tokenizer_config(spec).get("auto_map") or {}
-    has_code = not isinstance(auto_map, dict) or "AutoTokenizer" in auto_map  # older: a list
+    has_code = bool(get_tokenizer_config(spec).get("auto_map"))
     folder = Path(spec)
     only_ranks = (folder / VOCABULARY_FILE).exists() and not (folder / "tokenizer.json").exists()
     if (has_code and not trusted) or (only_ranks and not has_code):
-        bundled = f"; for {KIMI} itself leave --tokenizer out" if KIMI in spec else ""
         raise UsageError(
             f"--tokenizer {spec} needs Python code of its own: name a folder that holds it, and "
-            f"pass --trust-remote-code to run it{bundled}"
+            f"pass --trust-remote-code to run it; {KIMI} itself needs none: leave --tokenizer out"
         )
