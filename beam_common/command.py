@@ -13,8 +13,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 from beam_common.files import NO_ROOM
 from beam_common.messages import StoppedEarly, UsageError, say
@@ -24,8 +24,14 @@ SPARE_FILES = 64  # descriptors beside those of the connections
 NO_WAY_TO_A_FILE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 
 
-class Terminated(BaseException):
+class Terminated(SystemExit):
     """A signal arrived outside the event loop."""
+
+    code: int
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated(128 + number)
 
 
 def started_by(script: str) -> str:
@@ -52,7 +58,10 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
     @functools.wraps(main)
     def wrapped(argv: Sequence[str] | None = None) -> int:
         _prepare_streams()
-        before = _catch_signals()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) == signal.SIG_DFL:  # an ignored one stays ignored
+                    signal.signal(number, _terminate)
         try:
             return main(argv)
         except UsageError as error:
@@ -68,8 +77,7 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
             say("interrupted")
             return 128 + signal.SIGINT
         except Terminated as error:
-            say("terminated")
-            return 128 + int(error.args[0])
+            return error.code
         except ModuleNotFoundError as error:
             if str(error.name).startswith("beam"):
                 raise
@@ -80,9 +88,6 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
             return 2
         except Exception as error:
             return _unforeseen(error)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     return wrapped
 
@@ -94,18 +99,6 @@ def _prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 - for the rest of the process
         if reconfigure := getattr(getattr(sys, name), "reconfigure", None):
             reconfigure(errors="backslashreplace", line_buffering=True)
-
-
-def _catch_signals() -> Mapping[int, Any]:
-    """Let SIGTERM and SIGHUP raise Terminated; ignored ones stay ignored. Gives what was before."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    caught = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    return {number: signal.signal(number, _terminated) for number in caught}
-
-
-def _terminated(number: int, frame: object) -> None:
-    raise Terminated(number)
 
 
 def _give_up_stdout() -> None:
