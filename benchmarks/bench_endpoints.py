@@ -60,9 +60,9 @@ def measure_places(budgets: Budgets, program: str, places: int, wanted: int) -> 
     known, _ = run(program, ScriptedEndpoint(slow), requests, SLOW_SHORTER, *limit)
     refused = sum(request.refused for request in endpoint.requests)
     what = f"{program}, {places} at a time: "
-    budgets.at_most(f"{what}rows missing", wanted - good, 0)
-    budgets.at_most(f"{what}refused an answer", refused / requests, 0.5)
-    budgets.at_most(f"{what}time ({ours:.0f} s) over that of the known limit", ours / known, 1.2)
+    budgets.add(f"{what}rows missing", wanted - good, "≤", 0)
+    budgets.add(f"{what}refused an answer", refused / requests, "≤", 0.5)
+    budgets.add(f"{what}time ({ours:.0f} s) over that of the known limit", ours / known, "≤", 1.2)
 
 
 class Cache:
@@ -96,7 +96,7 @@ def measure_cache(budgets: Budgets, open_chats: int) -> None:
     endpoint, requests = ScriptedEndpoint(cache), CHATS * QUESTIONS
     seconds, _ = run("beam_generate.py", endpoint, requests, CACHE_SHORTER, *limit)
     what = f"{open_chats} open chats, {seconds:,.0f} s: uncached requests a chat"
-    budgets.at_most(what, cache.uncached / CHATS, 1 if open_chats <= HELD else QUESTIONS)
+    budgets.add(what, cache.uncached / CHATS, "≤", 1 if open_chats <= HELD else QUESTIONS)
 
 
 def main() -> int:

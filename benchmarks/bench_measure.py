@@ -146,13 +146,10 @@ class Budgets:
         load = f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start"
         print(f"{time.strftime('%Y-%m-%d')}; {python}; {load}\n{note}\n", flush=True)
 
-    def at_most(self, what: str, measured: float, limit: float, sign: str = "≤") -> None:
+    def add(self, what: str, measured: float, sign: str, limit: float) -> None:
         fine = measured <= limit if sign == "≤" else measured >= limit
-        shown = f"{measured:.4g}" if measured < 1000 else f"{measured:,.0f}"
-        self.rows.append([what, shown, f"{sign} {limit:g}", "ok" if fine else "MISSED"])
-
-    def at_least(self, what: str, measured: float, limit: float) -> None:
-        self.at_most(what, measured, limit, "≥")
+        figures = [f"{measured:.4g}", f"{sign} {limit:g}"]
+        self.rows.append([what, *figures, "ok" if fine else "MISSED"])
 
     def show(self) -> int:
         """Print all; the exit code of the benchmark."""

@@ -223,16 +223,16 @@ class Bench(ScriptedEndpoint):
             return f"{best[name] * 1000:.1f} ms against {best[other] * 1000:.1f} ms"
 
         ratio = best["plain"] / best["question"]
-        budgets.at_least(f"plain way over ours, CPU ({against('plain', 'question')})", ratio, 20)
+        budgets.add(f"plain way over ours, CPU ({against('plain', 'question')})", ratio, "≥", 20)
         for events in EVENTS:
             one, bare = f"one {events}", f"bare {events}"
             what = f"one request of {events} events over the bare way ({against(one, bare)})"
-            budgets.at_most(what, best[one] / best[bare], 4)
-            budgets.at_most(f"longest stall, {events} events, ms", best[f"stall {events}"], 100)
-        budgets.at_most(f"memory with {IN_FLIGHT} in flight, MiB", best["memory"], 250)
-        budgets.at_most(f"dry run over {CHATS} chats, s", best["dry"], 30)
+            budgets.add(what, best[one] / best[bare], "≤", 4)
+            budgets.add(f"longest stall, {events} events, ms", best[f"stall {events}"], "≤", 100)
+        budgets.add(f"memory with {IN_FLIGHT} in flight, MiB", best["memory"], "≤", 250)
+        budgets.add(f"dry run over {CHATS} chats, s", best["dry"], "≤", 30)
         what = f"judge's calls a second over the bare client's ({against('call', 'bare call')})"
-        budgets.at_least(what, best["bare call"] / best["call"], 0.6)
+        budgets.add(what, best["bare call"] / best["call"], "≥", 0.6)
 
 
 def main(runs: str = "3", tokenizer: str = "Kimi-K2.6") -> int:

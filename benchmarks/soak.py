@@ -166,7 +166,7 @@ class Soak:
                 process.wait()
                 return killed_at
             time.sleep(0.002)
-        self.code = process.returncode
+        self.code = abs(process.returncode)
         return math.inf
 
     def report(self, budgets: measure.Budgets, name: str, expected: int) -> None:
@@ -175,16 +175,14 @@ class Soak:
         different = {tuple(str(row[name]) for name in names) for row in rows}
         answers = [row for row in rows if row.get("response") == reply_to(row.get("question"), "")]
         right = answers or [row for row in rows if row.get("score") == 1]
-        budgets.at_most(f"{name}: exit code of the last start", self.code, 0)
-        budgets.at_least(f"{name}: different questions in the output", len(different), expected)
-        budgets.at_most(f"{name}: lines of the output", len(rows), expected)
-        budgets.at_least(f"{name}: right rows", len(right), expected)
-        budgets.at_most(f"{name}: asked again", len(self.again), 0)
-        budgets.at_most(f"{name}: lost at a kill ({self.lost})", max(self.lost), CONCURRENCY)
+        budgets.add(f"{name}: exit code of the last start", self.code, "≤", 0)
+        budgets.add(f"{name}: different questions in the output", len(different), "≥", expected)
+        budgets.add(f"{name}: lines of the output", len(rows), "≤", expected)
+        budgets.add(f"{name}: right rows", len(right), "≥", expected)
+        budgets.add(f"{name}: asked again", len(self.again), "≤", 0)
+        budgets.add(f"{name}: lost at a kill ({self.lost})", max(self.lost), "≤", CONCURRENCY)
         refused = sum(request.refused for request in self.endpoint.requests)
-        counts = (
-            f"{len(self.endpoint.requests):,} requests, {refused:,} refused for want of a place"
-        )
+        counts = f"{len(self.endpoint.requests):,} requests, {refused:,} refused for want of places"
         kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(self.script.counts.items()))
         print(f"{name}: {counts}; survived: {kinds}\n", flush=True)
         if self.code:
@@ -193,10 +191,8 @@ class Soak:
 
 def main(questions: int = 2000, kills: int = 10, seed: int = 1) -> int:
     budgets = measure.Budgets(f"{kills} kills, {SHARE:.0%} trouble, seed {seed}")
-    for program, calls, expected in (
-        ("beam_generate.py", questions, questions),
-        ("beam_judge.py", 2 * JUDGED, JUDGED),
-    ):
+    runs = {"beam_generate.py": (questions, questions), "beam_judge.py": (2 * JUDGED, JUDGED)}
+    for program, (calls, expected) in runs.items():
         with TemporaryDirectory() as folder:
             soak = Soak(program, folder, calls, Misbehaving(random.Random(seed)))
             with soak.endpoint:

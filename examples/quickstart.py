@@ -59,7 +59,6 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     folder = args.keep or Path(tempfile.mkdtemp(prefix="beam_quickstart_"))
     folder.mkdir(parents=True, exist_ok=True)
-    print(STAND_IN, flush=True)
     try:
         with ScriptedEndpoint() as endpoint:
             generate, judge, report = commands(endpoint.base_url, folder)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http.client import responses
+from itertools import chain
 from typing import Any, Literal
 
 Then = Literal["keep", "close", "hang", "reset"]
@@ -108,17 +109,11 @@ def pieces(
     content_type: str = "application/json",
     last: bytes = b"",
 ) -> Answer:
-    """A chunked 200, piece by piece and with a `last` one; it lacks its end unless `then` is keep.
-
-    `parts` may be endless.
-    """
-
-    def framed() -> Iterator[bytes]:
-        yield head_of(200, content_type, {"Transfer-Encoding": "chunked"})
-        yield from map(frame, parts)
-
+    """A chunked 200 and a `last` piece; it lacks its end unless `then` is keep. May be endless."""
+    head = head_of(200, content_type, {"Transfer-Encoding": "chunked"})
+    framed = chain([head], map(frame, parts))
     end = frame(last) + (b"0\r\n\r\n" if then == "keep" else b"")
-    return Answer(framed(), end, then, pause)
+    return Answer(list(framed) if isinstance(parts, list) else framed, end, then, pause)
 
 
 def frame(piece: bytes) -> bytes:
@@ -135,12 +130,15 @@ def sse(
     `done` sends [DONE]; `none` ends the body properly without it; the others never end the body.
     """
     ends: dict[str, Then] = {"cut": "close", "hang": "hang", "reset": "reset"}
-    parts = (event if isinstance(event, bytes) else event_of(event) for event in events)
+    parts = map(event_of, events)
+    known = list(parts) if isinstance(events, list) else parts
     last = event_of("[DONE]") if ending == "done" else b""
-    return pieces(parts, ends.get(ending, "keep"), pause, "text/event-stream", last)
+    return pieces(known, ends.get(ending, "keep"), pause, "text/event-stream", last)
 
 
-def event_of(data: str | dict[str, Any]) -> bytes:
+def event_of(data: str | bytes | dict[str, Any]) -> bytes:
+    if isinstance(data, bytes):
+        return data
     return b"data: %b\n\n" % (data.encode() if isinstance(data, str) else as_json(data))
 
 

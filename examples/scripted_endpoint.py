@@ -79,11 +79,6 @@ class Recorded:
         """Digest of the chat, for a prefix cache; empty where there is none."""
         return hashlib.sha256(as_json(self.chat)).hexdigest() if self.chat else ""
 
-    def forget(self) -> None:
-        """Drop what was sent, megabytes of it; that it came, and when, stays."""
-        self.body = b""
-        vars(self).pop("messages", None)
-
 
 def question_of(request: Recorded) -> str:
     """The question of a generation prompt or of a judge prompt."""
@@ -219,7 +214,6 @@ class ScriptedEndpoint(ThreadingTCPServer):
         return {
             "prompt_tokens": asked,
             "completion_tokens": completed,
-            "total_tokens": asked + completed,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
 
@@ -251,8 +245,9 @@ class Connection(BaseHTTPRequestHandler):
             self._play(self.server.answer_to(request), request)
         finally:
             self.server.left(request)
-            if not self.server.keep_bodies:
-                request.forget()
+            if not self.server.keep_bodies:  # megabytes; that it came, and when, stays
+                request.body = b""
+                vars(request).pop("messages", None)
 
     do_GET = do_POST
 
