@@ -14,7 +14,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 from typing import Any
 
@@ -35,7 +35,8 @@ _TOKEN = re.compile(
 _LAST_COMMA = re.compile(r",(?=\s*+[}\]])")
 _OPENED = re.compile(
     r"""(?ix) [<◁] \|? (?:start_|begin_(?:of_)?)? (?:\w{1,12}:)?
-    (?:think(?:ing)?|thoughts?|reasoning|analysis) \|? [>▷] | \[THINK\] | <\|channel\|?>"""
+    (?:think(?:ing)?|thoughts?|reasoning|analysis) \|? [>▷] | \[THINK\]
+    | <\|(?:channel|message)\|?>"""
 )
 _CLOSED = re.compile(
     r"""(?ix) [<◁] \|? (?:/|end_(?:of_)?) (?:\w{1,12}:)?
@@ -136,7 +137,7 @@ def _objects(text: str, key: str) -> tuple[list[Json], str]:
             value = _json(group)
             if value is not None:
                 rest[start:end] = MASK * len(group)
-            found.append(value or _json(_LAST_COMMA.sub("", group)) or _literal(group))
+            found.append(value or _json(_LAST_COMMA.sub("", group)) or _literal(group) or {})
     return found, "".join(rest)
 
 
@@ -160,20 +161,20 @@ def _json(text: str) -> Any:
         return None
 
 
-def _literal(text: str) -> Row:
-    """An object in Python's notation (single quotes, a comma too many), empty where it is none."""
+def _literal(text: str) -> Any:
+    """What Python's notation says (single quotes, a comma too many), as JSON; None like `_json`."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            return _object(ast.literal_eval(text[:LONGEST_LITERAL]).items())
-    except (AttributeError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return {}
+            return _json(json.dumps(ast.literal_eval(text[:LONGEST_LITERAL])))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
 
 
-def _object(pairs: Iterable[tuple[Any, Any]]) -> Row:
+def _object(pairs: list[tuple[str, Any]]) -> Row:
     """An object with its names in lower case; one that says two things of a name is none."""
     value: Row = {}
     for name, item in pairs:
-        if value.setdefault(str(name).strip().lower(), item) != item:
+        if value.setdefault(name.strip().lower(), item) != item:
             raise ValueError(name)
     return value
 
