@@ -109,7 +109,7 @@ def test_files_without_a_record_are_of_unknown_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shards", "missing"),
     [
-        ("1/1", []), ("1/2", ["2/2"]), ("1/2 2/2", []), ("3/4 1/4", ["2/4", "4/4"]),
+        ("1/1", []), ("2/2", ["1/2"]), ("1/2 2/2", []), ("3/4 1/4", ["2/4", "4/4"]),
         ("1/2 1/1", []),
     ],
 )  # fmt: skip

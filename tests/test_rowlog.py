@@ -212,6 +212,14 @@ def test_a_run_that_brought_nothing_leaves_no_new_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [old]
 
 
+def test_a_row_is_on_the_disk_before_it_counts(path: Path, monkeypatch: Any) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_size))
+    with RowLog(path, ANSWER) as log:
+        log.append([answer(0)])
+        assert flushed == [len(lines_of(answer(0)))]
+
+
 def test_a_full_disk_harms_nothing_that_was_there(path: Path) -> None:
     old = [answer(0, "old"), answer(1)]
     with RowLog(path, ANSWER) as log:
@@ -271,11 +279,12 @@ def test_a_file_that_changes_under_the_run_stops_it(
     tmp_path: Path, path: Path, change: str
 ) -> None:
     with RowLog(path, ANSWER) as log:
-        log.append([answer(0)])
+        log.append([answer(0), answer(0)])
         CHANGES[change](path)
         with pytest.raises(StoppedEarly, match="was cut, moved or replaced during the run"):
             log.append([answer(1)])
-    old, new = lines_of(answer(0)), lines_of(answer(1))
+        log.compact()
+    old, new = lines_of(answer(0), answer(0)), lines_of(answer(1))
     expected = {
         "truncated": {"answers.jsonl": new},
         "edited": {"answers.jsonl": b"by hand\n" + new},
