@@ -20,40 +20,36 @@ from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
 import json
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from beam_common.cli import Parser, comma_list
 from beam_common.command import command, run, started_by
 from beam_common.download import MIRROR, blob_id, fetch_all, release_files
 from beam_common.files import write_whole
 from beam_common.messages import UsageError, one_line, say
+from beam_common.pair import digest_of, read_pair, write_pair
+from beam_common.prompts import OFFICIAL_PATH, OFFICIAL_SHA256
 from beam_common.release import (
     CHAT,
     QUESTIONS,
     TIERS,
     TRUNCATED_CHAT,
-    nearest_tag,
     pair_of,
     read_content,
-    read_pair,
     recorded,
+    tag_hint,
     tag_of,
-    write_pair,
 )
-from beam_common.rows import DATA_DIR, TOKENIZER_DIR
+from beam_common.rows import DATA_DIR, TOKENIZER_DIR, Json
+from beam_common.tokens import VOCABULARY_FILE, BundledCounter
 
 PROMPT_SOURCE = "src/prompts.py"  # of the release
 PROMPT_NAME = "unified_llm_judge_base_prompt"  # in it
-PROMPT_FILE = "official_criterion_prompt.txt"
-VOCABULARY = "tiktoken.model"
+PROMPT_FILE = OFFICIAL_PATH.name
 
-Digests = Mapping[str, Mapping[str, Any]]  # of the parts of what is installed
+Digests = Mapping[str, Json]  # of the parts of what is installed
 
 
 # ------------------------------------------------------------------------------------------------
@@ -62,43 +58,47 @@ Digests = Mapping[str, Mapping[str, Any]]  # of the parts of what is installed
 
 def download(args: argparse.Namespace, tag: str) -> Path:
     """Fetch the files of a tier and of the judge prompt; the tier's directory."""
+    tier, blobs = f"chats/{TIERS[tag]}", release_files()
+    files = {
+        path: blob
+        for path, blob in blobs.items()
+        if path.startswith(f"{tier}/")
+        and (args.prefer_truncated or TRUNCATED_CHAT not in path)
+        and (not args.chats or path.split("/")[2] in args.chats)
+    }
+    files[PROMPT_SOURCE] = blobs[PROMPT_SOURCE]
     cache: Path = args.out_dir / ".download"
-    tier = f"chats/{TIERS[tag]}"
-    chats = "|".join(map(re.escape, args.chats or [])) or "[0-9]+"
-    names = ".*" if args.prefer_truncated else f"(?!{TRUNCATED_CHAT}).*"
-    wanted = re.compile(f"{tier}/({chats})/{names}|{PROMPT_SOURCE}")
-    files = {path: blob for path, blob in release_files().items() if wanted.fullmatch(path)}
-    if missing := fetch_all(files, args.mirror, cache):
-        say(f"warning: {args.mirror} has no {one_line(', '.join(sorted(missing)))} (HTTP 404)")
+    fetch_all(files, args.mirror, cache)
     return cache / tier
 
 
 def chats_in(folder: Path) -> list[str]:
     """The chats of a tier directory; folders that are no number are left out with a word."""
-    names = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+    names = [path.name for path in folder.glob("*/")]
     chats = list(filter(str.isdecimal, names))
     if not chats:
         raise UsageError(
             f"{folder} holds no folders named by number; --src takes a tier directory such as "
             "BEAM/chats/1M"
         )
-    if others := set(names) - set(chats):
-        say(f"note: left out of {folder}, being no numbers: {one_line(', '.join(sorted(others)))}")
+    if others := sorted({*names} - {*chats}):
+        say(f"note: left out of {folder}, being no numbers: {', '.join(others)}")
     return chats
 
 
 def chat_files(folder: Path, args: argparse.Namespace) -> list[Path]:
     """The file of each chat in numeric order; one that lacks it or its questions is an error, or
     left out."""
-    complete, lacking = [], []
-    for chat in sorted(set(args.chats or chats_in(folder)), key=lambda name: (len(name), name)):
+    complete: list[Path] = []
+    lacking: list[str] = []
+    for chat in sorted(sorted({*(args.chats or chats_in(folder))}), key=len):
         path = folder / chat / TRUNCATED_CHAT
         if not args.prefer_truncated or not path.exists():
             path = folder / chat / CHAT
         absent = [file for file in (path, folder / chat / QUESTIONS) if not file.exists()]
-        lacking += [str(file.relative_to(folder)) for file in absent]
+        lacking += map(str, absent)
         complete += [] if absent else [path]
-    problem = f"{folder} lacks {one_line(', '.join(lacking))}"
+    problem = f"there is no {', '.join(lacking)}"
     if lacking and not (complete and args.allow_missing):
         raise UsageError(f"{problem}; complete it; --allow-missing leaves out incomplete chats")
     if lacking:
@@ -110,17 +110,8 @@ def chat_files(folder: Path, args: argparse.Namespace) -> list[Path]:
 # The judge prompt and the vocabulary.
 
 
-def digest_of(path: Path) -> Digests:
-    content = read_content(path)
-    sha256 = hashlib.sha256(content).hexdigest()
-    return {"file": {"bytes": len(content), "sha256": sha256}}
-
-
 def install(path: Path, content: bytes) -> None:
-    try:
-        write_whole(path, lambda file: file.write(content))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    write_whole(path, lambda file: file.write(content))
     print(f"installed {path}")
 
 
@@ -129,9 +120,12 @@ def judge_prompt(path: Path) -> str:
     content = read_content(path)
     if blob_id(path) != release_files()[PROMPT_SOURCE]:
         raise UsageError(f"{path} is not the release's")
-    assigned = [node for node in ast.parse(content).body if isinstance(node, ast.Assign)]
-    values = {ast.unparse(node.targets[0]): node.value for node in assigned}
-    return str(ast.literal_eval(values[PROMPT_NAME]))
+    value = next(
+        node.value
+        for node in ast.walk(ast.parse(content))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == PROMPT_NAME
+    )
+    return str(ast.literal_eval(value))
 
 
 def install_prompt(source: Path, target: Path) -> None:
@@ -139,7 +133,7 @@ def install_prompt(source: Path, target: Path) -> None:
     try:
         install(target, judge_prompt(source).encode())
     except UsageError as error:
-        if not target.is_file() or digest_of(target) != recorded()["prompt"]:
+        if not target.exists():
             say(
                 f"warning: the authors' judge prompt is not installed: {error}; download it with "
                 f"`{started_by('prepare_data.py')} --tag 128k`, or judge with --criterion-prompt "
@@ -149,41 +143,25 @@ def install_prompt(source: Path, target: Path) -> None:
 
 def install_vocabulary(source: str) -> None:
     """Install the vocabulary from a file, its folder or the hub, once it is known right."""
-    path = Path(source)
-    if source == "hub":
-        path = _from_hub()
-    elif path.is_dir():
-        path = path / VOCABULARY
-    if digest_of(path) != vocabulary_digest():
-        raise UsageError(f"--tokenizer {path} is not the vocabulary of Kimi-K2.6; see tokenizer/")
-    install(TOKENIZER_DIR / VOCABULARY, path.read_bytes())
-
-
-def vocabulary_digest() -> Digests:
-    manifest = json.loads((TOKENIZER_DIR / "manifest.json").read_bytes())
-    return {"file": {name: manifest[name] for name in ("bytes", "sha256")}}
+    path = _from_hub() if source == "hub" else Path(source)
+    path = path / VOCABULARY_FILE if path.is_dir() else path
+    install(TOKENIZER_DIR / VOCABULARY_FILE, BundledCounter(path, TOKENIZER_DIR).read())
 
 
 def _from_hub() -> Path:
-    import httpx2
-    from huggingface_hub import errors, hf_hub_download
+    from huggingface_hub import hf_hub_download
 
-    failures = (OSError, ValueError, ImportError, httpx2.HTTPError, errors.XetDownloadError)
     try:
-        return Path(hf_hub_download("moonshotai/Kimi-K2.6", VOCABULARY))
-    except failures as error:
+        return Path(hf_hub_download("moonshotai/Kimi-K2.6", VOCABULARY_FILE))
+    except Exception as error:  # the library and those below it raise whatever they like
         raise UsageError(
             f"--tokenizer hub: {one_line(str(error), 200)}; check network, proxy and HF_ENDPOINT, "
-            f"or fetch {VOCABULARY} elsewhere and pass its path"
+            f"or fetch {VOCABULARY_FILE} elsewhere and pass its path"
         ) from error
 
 
 # ------------------------------------------------------------------------------------------------
 # Comparing with what is recorded.
-
-
-def in_words(digest: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in digest.items())
 
 
 def report(name: str, found: Digests, expected: Digests) -> bool:
@@ -192,33 +170,36 @@ def report(name: str, found: Digests, expected: Digests) -> bool:
     for part, digest in found.items():
         known = expected.get(part, {})
         verdict = "ok" if "sha256" in known else "no digest is recorded"
-        if known != {key: digest[key] for key in known}:
-            fine = False
-            verdict = f"differs from {in_words(known)}"
-        print(f"{name} {part}: {verdict}: {in_words(digest)}")
+        if not known.items() <= digest.items():
+            verdict, fine = f"differs from {json.dumps(known)}", False
+        print(f"{name} {part}: {verdict}: {json.dumps(digest)}")
     return fine
+
+
+def compare(name: str, paths: Sequence[Path], expected: Digests) -> bool | None:
+    """Report on a pair or on one file; whether it is right, None where nothing is installed."""
+    if not any(path.exists() for path in paths):
+        print(f"{name}: not installed")
+        return None
+    try:
+        found = read_pair(*paths) if len(paths) > 1 else {"file": digest_of(*paths)}
+        return report(name, found, expected)
+    except UsageError as error:
+        print(f"{name}: differs: {error}")
+        return False
 
 
 def check(folder: Path, tag: str) -> int:
     """Report on all that is installed, or on one tag, which has to be; the exit code."""
-    known = recorded()
-    files = {"judge prompt": folder / PROMPT_FILE, "vocabulary": TOKENIZER_DIR / VOCABULARY}
-    digests = {"judge prompt": known["prompt"], "vocabulary": vocabulary_digest()}
-    expected = {**known["tags"], **digests}
-    fine = True
-    for name in [tag] if tag else expected:
-        paths = [files[name]] if name in files else pair_of(folder, name)
-        try:
-            if any(path.exists() for path in paths):
-                found = digest_of(*paths) if name in files else read_pair(*paths)
-                fine = report(name, found, expected.get(name, {})) and fine
-            else:
-                print(f"{name}: not installed")
-                fine = fine and not tag
-        except UsageError as error:
-            print(f"{name}: differs: {error}")
-            fine = False
-    return 0 if fine else 1
+    tags, kimi = recorded()["tags"], BundledCounter(folder=TOKENIZER_DIR)
+    names = [tag] if tag else tags
+    found = [compare(name, pair_of(folder, name), tags.get(name, {})) for name in names]
+    if not tag:
+        prompt = {"file": {"sha256": OFFICIAL_SHA256}}
+        vocabulary = {"file": {"sha256": kimi.sha256}}
+        found.append(compare("judge prompt", [folder / PROMPT_FILE], prompt))
+        found.append(compare("vocabulary", [TOKENIZER_DIR / VOCABULARY_FILE], vocabulary))
+    return 1 if False in found or found == [None] else 0
 
 
 # ------------------------------------------------------------------------------------------------
@@ -247,48 +228,36 @@ def parser() -> Parser:
 
 
 def prepare(args: argparse.Namespace, tag: str) -> None:
-    """Make the pair, and say what was made and what to do next."""
-    try:
-        args.out_dir.mkdir(parents=True, exist_ok=True)
-        folder = args.src or download(args, tag)
-        found = write_pair(args.out_dir, tag, chat_files(folder, args))
-    except OSError as error:
-        place = error.filename or args.out_dir
-        raise UsageError(f"{place}: {error.strerror}; nothing was installed") from error
-    chats, questions = map(str, pair_of(args.out_dir, tag))
-    print(f"wrote {chats}\nwrote {questions}")
-    report(tag, found, recorded()["tags"].get(tag, {}))
-    install_prompt(folder.resolve().parent.parent / PROMPT_SOURCE, args.out_dir / PROMPT_FILE)
-    files = ["--chats-file", chats, "--questions-file", questions]
-    if args.out_dir.resolve() == DATA_DIR:
-        files = ["--tag", tag]
-    print(f"next: {started_by('beam_generate.py')} --dry-run {shlex.join(files)}")
-
-
-def tag_for(args: argparse.Namespace) -> str:
-    """The tag of the pair to make; UsageError for one that cannot be made."""
-    tag = tag_of(args.tag or (args.src.resolve().name if args.src else "1m"))
+    """Make the pair, read it back, and install the judge prompt."""
     if not args.src and tag not in TIERS:
-        near = nearest_tag(tag)
-        hint = f"did you mean {near}?" if near in TIERS else "another name needs --src"
-        raise UsageError(f"--tag {tag} is no tier of the release ({', '.join(TIERS)}); {hint}")
-    return tag
+        raise UsageError(f"--tag {tag} is no tier of the release and needs --src; {tag_hint(tag)}")
+    args.out_dir.mkdir(parents=True, exist_ok=True)
+    folder = args.src or download(args, tag)
+    write_pair(args.out_dir, tag, chat_files(folder, args))
+    pair = pair_of(args.out_dir, tag)
+    print("wrote", *pair)
+    report(tag, read_pair(*pair), recorded()["tags"].get(tag, {}))
+    install_prompt(folder.resolve().parent.parent / PROMPT_SOURCE, args.out_dir / PROMPT_FILE)
 
 
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    args.mirror = args.mirror.rstrip("/")
     if not args.mirror.startswith(("http://", "https://")):
-        raise UsageError(f"--mirror {one_line(args.mirror)} is no URL such as https://host/BEAM")
-    if args.check and (args.src or args.tokenizer):
-        raise UsageError("--check verifies what is installed; leave out --src and --tokenizer")
-    if args.check:
-        return check(args.out_dir, tag_of(args.tag or ""))
-    if args.tokenizer:
-        install_vocabulary(args.tokenizer)
-    if not args.tokenizer or args.tag or args.src:
-        prepare(args, tag_for(args))
+        raise UsageError(f"--mirror {args.mirror} is no URL such as https://host/BEAM")
+    tag = tag_of(args.tag or (args.src.resolve().name if args.src else ""))
+    try:
+        if args.tokenizer:
+            install_vocabulary(args.tokenizer)
+        if args.check:
+            return check(args.out_dir, tag)
+        if tag or not args.tokenizer:
+            prepare(args, tag or "1m")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        place = error.filename or args.out_dir
+        raise UsageError(f"{place}: {error.strerror}; no file was left half-made") from error
     return 0
 
 

@@ -14,13 +14,13 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from beam_common.files import open_maybe_gzip
-from beam_common.jsonl import Wanted, read_lines
+from beam_common.jsonl import Wanted, unique_rows
 from beam_common.messages import UsageError, say
 from beam_common.rows import Message, QuestionRow, key_of, name_of
 from beam_common.tokens import TokenCounter
@@ -36,11 +36,8 @@ def first_kept(roles: Sequence[str], counts: Sequence[int], budget: float) -> in
     """Index of the first message that stays: whole messages go from the front while the rest is
     over `budget` tokens, then more until a user message comes first. A chat that fits stays whole;
     len(counts) means that nothing is left."""
-    total = sum(counts)
-    if total <= budget:
-        return 0
-    first = 0
-    while first < len(counts) and (total > budget or roles[first] != "user"):
+    total, first = sum(counts), 0
+    while first < len(counts) and (total > budget or (first and roles[first] != "user")):
         total -= counts[first]
         first += 1
     return first
@@ -50,16 +47,11 @@ def utf8_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def sliced(messages: Iterable[Message]) -> Iterator[bytes]:
-    """The messages as JSON, each followed by a comma, in slices of about SLICE_BYTES."""
-    slice_ = bytearray()
-    for message in messages:
-        slice_ += _encode(message).encode("utf-8", "backslashreplace") + b","
-        if len(slice_) >= SLICE_BYTES:
-            yield bytes(slice_)
-            slice_.clear()
-    if slice_:
-        yield bytes(slice_)
+def sliced(messages: Iterable[Message]) -> tuple[bytes, ...]:
+    """The messages as JSON, each followed by a comma, cut into slices of SLICE_BYTES."""
+    text = "".join(_encode(message) + "," for message in messages)
+    body = text.encode("utf-8", "backslashreplace")
+    return tuple(body[start : start + SLICE_BYTES] for start in range(0, len(body), SLICE_BYTES))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -73,19 +65,17 @@ class ChatsFile:
         self.path = path
         self.starts: dict[str, int] = {}  # of each chat, its line's offset in the unpacked file
         self.sizes: dict[str, int] = {}  # and the UTF-8 bytes of its contents
+        self.messages_in_all = self.bytes = 0
         digest = hashlib.sha256()
-        for line in read_lines(path, CHAT):
-            digest.update(line.raw)
-            row = line.row or {"chat_id": "", "messages": []}
-            chat_id, messages, problem = str(row["chat_id"]), row["messages"], line.problem
-            if chat_id in self.starts:
-                problem = f"chat {chat_id} stands twice"
-            elif not all(map(_is_message, messages)):
-                problem = "a message without a role or content"
-            if problem:
-                raise UsageError(f"{path} line {line.number}: {problem}; make the file anew")
+        for line, row in unique_rows(path, CHAT, lambda row: f"chat {row['chat_id']}"):
+            chat_id, messages = str(row["chat_id"]), row["messages"]
+            if not all(map(_is_message, messages)):
+                raise UsageError(f"{path} line {line.number}: a message without role or content")
             self.starts[chat_id] = line.start
             self.sizes[chat_id] = sum(utf8_length(message["content"]) for message in messages)
+            self.messages_in_all += len(messages)
+            self.bytes += len(line.raw)
+            digest.update(line.raw)
         self.sha256 = digest.hexdigest()  # of the unpacked text, blank lines apart
         self._file = open_maybe_gzip(path)
 
@@ -121,21 +111,11 @@ class Prompt:
     chat_id: str
     messages: int  # of the whole chat
     first: int  # index of the first one kept
-    tokens: int | None  # of the whole chat; None where it was not counted
-    kept_tokens: int | None
-    kept_bytes: int  # UTF-8 bytes of the kept contents: an upper bound of their tokens
-    characters: int  # of the whole chat's contents
-    pieces: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class _Measure:
-    """What is remembered of a chat that was read: it is never counted again."""
-
-    roles: list[str]
-    sizes: list[int]  # tokens of each message, or bytes where it was not `counted`
     counted: bool
-    first: int
+    tokens: int  # of the whole chat; UTF-8 bytes, an upper bound, where it was not counted
+    kept_tokens: int
+    kept_bytes: int
+    pieces: tuple[bytes, ...]
 
 
 class Chats:
@@ -146,7 +126,9 @@ class Chats:
         self.shrunk: dict[str, int] = {}  # chats cut further, and the first message kept
         self._counter = counter
         self._budget = math.inf if budget is None else budget
-        self._measures: dict[str, _Measure] = {}
+        # Of chats that were read, which are never counted again: the role and size of each message,
+        # and whether sizes are tokens, not bytes.
+        self._measures: dict[str, tuple[list[str], list[int], bool]] = {}
         self._shrinks: Counter[str] = Counter()
         self._prompts: dict[str, asyncio.Future[Prompt]] = {}
         self._worker = ThreadPoolExecutor(1, "chats")
@@ -175,35 +157,41 @@ class Chats:
     def build(self, chat_id: str) -> Prompt:
         """Read, measure, truncate and serialise one chat. Says a truncation the first time."""
         messages = self.file.messages(chat_id)
-        contents = [message["content"] for message in messages]
-        lengths = list(map(utf8_length, contents))
-        if chat_id not in self._measures:
+        lengths = [utf8_length(message["content"]) for message in messages]
+        new = chat_id not in self._measures
+        if new:
             counter = self._counter_for(chat_id)
-            sizes = counter.count(contents) if counter else lengths
-            roles = [message["role"] for message in messages]
-            self._measures[chat_id] = self._measured(chat_id, roles, sizes, counter is not None)
-        measure = self._measures[chat_id]
-        first = max(measure.first, self.shrunk.get(chat_id, 0))
+            sizes = counter.count([m["content"] for m in messages]) if counter else lengths
+            self._measures[chat_id] = [m["role"] for m in messages], sizes, counter is not None
+        roles, sizes, counted = self._measures[chat_id]
+        first = first_kept(roles, sizes, self._budget)
+        if new and first:
+            say(
+                f"chat {chat_id}: {sum(sizes):,} tokens, over the budget of {self._budget:,}: the "
+                f"oldest {first:,} of {len(sizes):,} messages are left out, "
+                f"{sum(sizes[first:]):,} tokens stay"
+            )
+        first = max(first, self.shrunk.get(chat_id, 0))
         return Prompt(
             chat_id,
             messages=len(messages),
             first=first,
-            tokens=sum(measure.sizes) if measure.counted else None,
-            kept_tokens=sum(measure.sizes[first:]) if measure.counted else None,
+            counted=counted,
+            tokens=sum(sizes),
+            kept_tokens=sum(sizes[first:]),
             kept_bytes=sum(lengths[first:]),
-            characters=sum(map(len, contents)),
-            pieces=tuple(sliced(messages[first:])),
+            pieces=sliced(messages[first:]),
         )
 
     def shrink(self, prompt: Prompt) -> bool:
         """Cut more of a chat whose prompt was too long, unless that has happened since it was
         built; False where nothing would be left: at the latest after six cuts, of 2 to 64 %."""
-        chat_id, measure = prompt.chat_id, self._measures[prompt.chat_id]
+        chat_id = prompt.chat_id
         if self.shrunk.get(chat_id, 0) > prompt.first:
             return True
+        roles, sizes, _ = self._measures[chat_id]
         share = FIRST_SHRINK * 2 ** self._shrinks[chat_id]
-        kept = sum(measure.sizes[prompt.first :])
-        first = first_kept(measure.roles, measure.sizes, kept * (1 - share))
+        first = first_kept(roles, sizes, sum(sizes[prompt.first :]) * (1 - share))
         if first == prompt.messages:
             return False
         self._shrinks[chat_id] += 1
@@ -219,15 +207,3 @@ class Chats:
         """What must count a chat; None where it is sent whole without counting."""
         counter, size = self._counter, self.file.sizes[chat_id]
         return None if counter and counter.bytes_bound and size <= self._budget else counter
-
-    def _measured(
-        self, chat_id: str, roles: list[str], sizes: list[int], counted: bool
-    ) -> _Measure:
-        first = first_kept(roles, sizes, self._budget)
-        if first:
-            say(
-                f"chat {chat_id}: {sum(sizes):,} tokens, over the budget of {self._budget:,}: the "
-                f"oldest {first:,} of {len(sizes):,} messages are left out, "
-                f"{sum(sizes[first:]):,} tokens stay"
-            )
-        return _Measure(roles, sizes, counted, first)

@@ -16,7 +16,7 @@ from beam_common.cli import shown_url
 from beam_common.files import placeholder
 from beam_common.messages import Repeats, StoppedEarly, UsageError, one_line, plural, say
 from beam_common.progress import Progress
-from beam_common.rows import DATA_DIR
+from beam_common.rows import DATA_DIR, Row
 
 COMMIT = "b2a3ee8ba12d68f83143dda191097dc3e028ddd3"
 MIRROR = f"https://raw.githubusercontent.com/mohammadtavakoli78/BEAM/{COMMIT}"
@@ -30,15 +30,11 @@ class AttemptFailed(Exception):
     """Another attempt may do better."""
 
 
-class Refused(Exception):
-    """Another attempt would end the same way."""
-
-
 def release_files() -> dict[str, str]:
     """The git blob id of each file of the release that is used, by its path."""
     lines = (DATA_DIR / "release.tsv").read_text("utf-8").splitlines()
-    rows = (line.split("\t") for line in lines if not line.startswith("#"))
-    return {path: blob for blob, path in rows}
+    rows = (line.partition("\t") for line in lines)  # without a tab: the head
+    return {path: blob for blob, _, path in rows if path}
 
 
 def blob_id(path: Path) -> str:
@@ -46,9 +42,8 @@ def blob_id(path: Path) -> str:
     if not path.is_file():
         return ""
     content = path.read_bytes()
-    digest = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
-    digest.update(content)
-    return digest.hexdigest()
+    data = b"blob %d\0" % len(content) + content
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
 def size_of(path: Path) -> int:
@@ -61,58 +56,61 @@ class Download:
     def __init__(self, mirror: str, folder: Path) -> None:
         import httpx2  # the client that the openai package brings, with certificates of its own
 
-        self._mirror, self._folder = mirror, folder.resolve()
-        self._errors = (httpx2.HTTPError, httpx2.InvalidURL)
+        self._mirror, self._folder = shown_url(mirror), folder.resolve()
+        self._error = httpx2.HTTPError
         self.repeats = Repeats()
         self.stopping = threading.Event()
+        options: Row = {"base_url": mirror, "follow_redirects": True, "timeout": LONGEST_SILENCE}
         try:
-            self._client = httpx2.Client(follow_redirects=True, timeout=LONGEST_SILENCE)
-        except (ValueError, ImportError, OSError) as error:
-            ways_out = "check the proxy variables and SSL_CERT_FILE"
+            self._client = httpx2.Client(**options)
+        except (ValueError, ImportError, OSError, httpx2.InvalidURL) as error:
+            ways_out = "check --mirror, the proxy variables and SSL_CERT_FILE"
             raise UsageError(f"no download: {one_line(str(error), 120)}; {ways_out}") from error
 
-    def fetch(self, path: str, blob: str) -> list[str]:
-        """Bring a file; its path where the server does not have it. StoppedEarly: other trouble."""
+    def fetch(self, path: str, blob: str) -> None:
+        """Bring a file, unless it is there or the server has none. StoppedEarly: other trouble."""
         part = self._folder / f"{path}.part"
-        failures, most = 0, 0
-        while True:
+        failures = 0
+        while blob_id(part.with_suffix("")) != blob:
+            held = size_of(part)
             try:
-                return [] if self._attempt(path, blob, part) else [path]
-            except (AttemptFailed, Refused, OSError, *self._errors) as error:
-                failures = 1 if size_of(part) > most else failures + 1
-                most = max(most, size_of(part))
+                if not self._attempt(path, blob, part, held):
+                    return
+            except (AttemptFailed, OSError, self._error) as error:
+                failures = 1 if size_of(part) > held else failures + 1
                 problem = one_line(str(error), 160) or type(error).__name__
-                if failures >= ATTEMPTS or isinstance(error, Refused | OSError):
+                if failures >= ATTEMPTS or isinstance(error, OSError):
                     raise StoppedEarly(
-                        f"{shown_url(self._mirror)}/{path}: {problem}; what has arrived is kept: "
-                        "start again to go on, or take a checkout of the release with --src"
+                        f"{self._mirror}/{path}: {problem}; what has arrived is kept: start again "
+                        "to go on, or take a checkout of the release with --src"
                     ) from error
                 if self.stopping.wait(FIRST_WAIT * 2 ** (failures - 1)):
                     raise
                 self.repeats.say(f"{problem}; asking again", path)
 
-    def _attempt(self, path: str, blob: str, part: Path) -> bool:
-        if part.resolve() != part or (part.exists() and not part.is_file()):
-            raise Refused(f"{part} is a link, or no regular file; remove it")
+    def _attempt(self, path: str, blob: str, part: Path, held: int) -> bool:
+        """Whether the server has the file. OSError: another attempt would end the same way."""
+        if part.resolve() != part:
+            raise OSError(f"{part} is a link; remove it")
         part.parent.mkdir(parents=True, exist_ok=True)
-        held = size_of(part)
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={held}-"}
-        with self._client.stream("GET", f"{self._mirror}/{path}", headers=headers) as reply:
+        with self._client.stream("GET", path, headers=headers) as reply:
             status, content_range = reply.status_code, reply.headers.get("Content-Range", "")
             resumed = status == 206 and content_range.startswith(f"bytes {held}-")
             if status == 404:
+                self.repeats.say("HTTP 404: the server has no such file", path)
                 return False
+            if status in (206, 416) and not resumed:  # what is here is no beginning of the file
+                part.unlink(missing_ok=True)
             if status != 200 and not resumed:
-                if status in (206, 416):  # what is here is no beginning of the file
-                    part.unlink(missing_ok=True)
-                final = status < 500 and status not in (206, 408, 416, 425, 429)
-                raise (Refused if final else AttemptFailed)(f"HTTP {status}")
+                passing = status >= 500 or status in (206, 408, 416, 425, 429)
+                raise (AttemptFailed if passing else OSError)(f"HTTP {status}")
             # Unbuffered: a kill loses nothing that has arrived.
             with open(part, "ab" if resumed else "wb", buffering=0) as out:
                 for piece in reply.iter_bytes():
                     out.write(piece)
                     if self.stopping.is_set():
-                        raise Refused("stopped")
+                        raise OSError("stopped")
         if blob_id(part) != blob:
             what = placeholder(part.read_bytes()) or "another content than the release's"
             part.unlink()
@@ -121,23 +119,16 @@ class Download:
         return True
 
 
-def fetch_all(files: Mapping[str, str], mirror: str, folder: Path) -> list[str]:
-    """Bring files, given with their blob ids, into `folder`, but those that are whole there; the
-    paths that the server does not have."""
-    todo = {path: blob for path, blob in files.items() if blob_id(folder / path) != blob}
-    say(f"{plural(len(todo), 'file')} to fetch from {shown_url(mirror)} into {folder}")
-    if not todo:
-        return []
+def fetch_all(files: Mapping[str, str], mirror: str, folder: Path) -> None:
+    """Bring files, given with their blob ids, into `folder`; not those that the server lacks."""
+    say(f"{plural(len(files), 'file')} from {shown_url(mirror)} into {folder}")
     download = Download(mirror, folder)
-    progress = Progress(len(todo), 0, "file", lambda: f"into {folder}")
+    progress = Progress(len(files), 0, "file", lambda: f"into {folder}")
     pool = ThreadPoolExecutor(AT_ONCE)
-    missing: list[str] = []
     try:
-        for lacking in pool.map(download.fetch, todo, todo.values()):
-            missing += lacking
+        for _ in pool.map(download.fetch, files, files.values()):
             progress.step()
             progress.tick()
-        return missing
     finally:
         download.stopping.set()
         pool.shutdown(wait=False, cancel_futures=True)

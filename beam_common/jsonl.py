@@ -129,6 +129,23 @@ def read_rows(path: Path, wanted: Wanted, fate: str = "left out") -> Iterator[Ro
             say(f"warning: {path} {place}: {problem}; {fate}")
 
 
+def unique_rows(
+    path: Path, wanted: Wanted, name: Callable[[Row], str]
+) -> Iterator[tuple[Line, Row]]:
+    """The rows of a file in which each `name` stands once, with their lines. UsageError for the
+    first line that is damaged or repeats a name."""
+    seen: set[str] = set()
+    for line in read_lines(path, wanted):
+        row, problem = line.row or {}, line.problem
+        label = name(row) if row else ""
+        if label in seen:
+            problem = f"{label} stands twice"
+        if problem:
+            raise UsageError(f"{path} line {line.number}: {problem}; make the file anew")
+        seen.add(label)
+        yield line, row
+
+
 def supersedes(row: Json, earlier: Json | None) -> bool:
     """Whether a later row replaces an earlier one: the last without an error, else the last."""
     return earlier is None or row.get("error") is None or earlier.get("error") is not None

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import cast
 
 from beam_common.command import started_by
-from beam_common.jsonl import QUESTION, read_lines
+from beam_common.jsonl import QUESTION, unique_rows
 from beam_common.messages import UsageError
-from beam_common.release import TIERS, nearest_tag, tag_of
-from beam_common.rows import DATA_DIR, QuestionKey, QuestionRow, key_of, name_of
+from beam_common.release import SAMPLE, TIERS, pair_of, tag_hint, tag_of
+from beam_common.rows import DATA_DIR, QuestionRow, key_of, name_of
 
 
 def select(
@@ -27,16 +27,15 @@ def select(
     Chats are dealt to shards round-robin as they first occur, whole, so that N shards together are
     the unsharded set.
     """
-    in_chats = [q for q in questions if not chats or str(q["chat_id"]) in chats]
-    dealt = list(dict.fromkeys(str(q["chat_id"]) for q in in_chats))
+    known = dict.fromkeys(str(q["chat_id"]) for q in questions)
     part, parts = shard
-    ours = set(dealt[part - 1 :: parts])
+    ours = [chat for chat in known if not chats or chat in chats][part - 1 :: parts]
     chosen = [
         q
-        for q in in_chats
+        for q in questions
         if str(q["chat_id"]) in ours and (not types or q["question_type"] in types)
     ]
-    return chosen[:limit] if limit else chosen
+    return chosen[: limit or None]
 
 
 def data_files(tag: str, chats: str | None, questions: str | None) -> tuple[Path, Path]:
@@ -44,13 +43,11 @@ def data_files(tag: str, chats: str | None, questions: str | None) -> tuple[Path
     is missing."""
     tag = tag_of(tag)
     files = []
-    for given, flag, name in (
-        (chats, "--chats-file", f"beam_{tag}_chats.jsonl.gz"),
-        (questions, "--questions-file", f"beam_{tag}_questions.jsonl"),
-    ):
-        path = Path(given) if given else DATA_DIR / name
+    for given, default in zip((chats, questions), pair_of(DATA_DIR, tag), strict=True):
+        path = Path(given or default)
         if not path.is_file():
-            way_out = f"check {flag}" if given else _way_to_data(tag)
+            flags = "check --chats-file and --questions-file"
+            way_out = flags if chats or questions else _way_to_data(tag)
             raise UsageError(f"no data: there is no file {path}; {way_out}")
         files.append(path)
     return files[0], files[1]
@@ -60,25 +57,15 @@ def _way_to_data(tag: str) -> str:
     if tag in TIERS:
         make = f"{started_by('prepare_data.py')} --tag {tag}"
         return f"make it with `{make}`, or try the sample that is here: --tag sample"
-    near = nearest_tag(tag)
-    return f"did you mean --tag {near}?" if near else f"the tags are {', '.join(TIERS)} and sample"
+    return tag_hint(tag, SAMPLE)
 
 
 def read_questions(path: Path) -> list[QuestionRow]:
     """The questions of a file; UsageError naming the line of what is none or stands twice."""
-    questions: dict[QuestionKey, QuestionRow] = {}
-    for line in read_lines(path, QUESTION):
-        if line.row is None:
-            raise UsageError(
-                f"{path} line {line.number}: not a question ({line.problem}); make the file anew"
-            )
-        key = key_of(line.row)
-        if key in questions:
-            raise UsageError(f"{path} line {line.number}: {name_of(key)} stands twice; keep one")
-        questions[key] = cast(QuestionRow, line.row)
-    if not questions:
+    rows = [row for _, row in unique_rows(path, QUESTION, lambda row: name_of(key_of(row)))]
+    if not rows:
         raise UsageError(f"{path} holds no questions; make it anew with prepare_data.py")
-    return list(questions.values())
+    return cast(list[QuestionRow], rows)
 
 
 def selected_questions(args: argparse.Namespace, path: Path) -> list[QuestionRow]:

@@ -123,7 +123,7 @@ class Suspicions:
 
     def _look_for_cut_prompt(self, row: Json, prompt: Prompt, name: str) -> None:
         reported = row["prompt_tokens"]
-        if prompt.kept_tokens is not None:
+        if prompt.counted:
             expected = SHARE_OF_OUR_COUNT * prompt.kept_tokens
         else:
             expected = prompt.kept_bytes / BYTES_A_TOKEN

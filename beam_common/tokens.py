@@ -136,31 +136,31 @@ class LibraryCounter(TokenCounter):
 
     @functools.cached_property
     def _encode(self) -> Any:
-        return load_tokenizer(self.name, self._trusted)
+        """What transformers loads; UsageError, in one line, for whatever goes wrong."""
+        for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
+            os.environ.setdefault(name, "error")  # read at import: advice, lines on retries
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        from transformers import AutoTokenizer
 
-
-def load_tokenizer(spec: str, trust_remote_code: bool) -> Any:
-    """What transformers loads for `spec`; UsageError, in one line, for whatever goes wrong."""
-    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
-        os.environ.setdefault(name, "error")  # read at import: advice on PyTorch, lines on retries
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from transformers import AutoTokenizer
-
-    try:
-        _refuse_own_code(spec, trust_remote_code)
-        tokenizer = AutoTokenizer.from_pretrained(spec, trust_remote_code=trust_remote_code)
-        tokenizer("a trial", **PLAIN)  # what its own code does not support shows now
-        if len(tokenizer) < FEWEST_TOKENS:
-            raise ValueError(f"{len(tokenizer)} tokens: the file with its vocabulary is missing")
-    except UsageError:
-        raise
-    except Exception as error:  # the libraries and a folder's own code raise whatever they like
-        problem = one_line(str(error) or type(error).__name__, 160)
-        raise UsageError(
-            f"--tokenizer {spec} cannot be loaded ({problem}); check the name, the network, "
-            "HF_ENDPOINT and HF_TOKEN, or name a folder that holds all the files of a tokenizer"
-        ) from error
-    return tokenizer
+        try:
+            _refuse_own_code(self.name, self._trusted)
+            load = AutoTokenizer.from_pretrained
+            tokenizer = load(self.name, trust_remote_code=self._trusted)
+            tokenizer("a trial", **PLAIN)  # what its own code does not support shows now
+            if len(tokenizer) < FEWEST_TOKENS:
+                raise ValueError(
+                    f"{len(tokenizer)} tokens: the file with its vocabulary is missing"
+                )
+        except UsageError:
+            raise
+        except Exception as error:  # the libraries and a folder's own code raise whatever they like
+            problem = one_line(str(error) or type(error).__name__, 160)
+            raise UsageError(
+                f"--tokenizer {self.name} cannot be loaded ({problem}); check the name, the "
+                "network, HF_ENDPOINT and HF_TOKEN, or name a folder that holds all the files of "
+                "a tokenizer"
+            ) from error
+        return tokenizer
 
 
 def _refuse_own_code(spec: str, trusted: bool) -> None:

@@ -22,15 +22,16 @@ import pytest
 import prepare_data
 from beam_common import release
 from beam_common.download import blob_id, release_files
-from beam_common.release import known_data, nearest_tag, pair_of, read_pair, tag_of
+from beam_common.pair import read_pair
+from beam_common.prompts import OFFICIAL_SHA256
+from beam_common.release import known_data, pair_of, tag_hint, tag_of
 from beam_common.rows import ABILITIES, DATA_DIR, PROJECT
 
 OFFICIAL = Path(os.environ.get("BEAM_OFFICIAL") or "nowhere")
 needs_release = pytest.mark.skipif(not OFFICIAL.is_dir(), reason="BEAM_OFFICIAL names no release")
 KIMI = Path(os.environ.get("KIMI_VOCABULARY") or "nowhere")
 needs_vocabulary = pytest.mark.skipif(not KIMI.is_file(), reason="KIMI_VOCABULARY names no file")
-RECORDED = json.loads((DATA_DIR / "digests.json").read_bytes())
-TAGS = RECORDED["tags"]
+TAGS = json.loads((DATA_DIR / "digests.json").read_bytes())["tags"]
 Screen = pytest.CaptureFixture[str]
 
 
@@ -107,9 +108,7 @@ def test_both_files_byte_for_byte(tmp_path: Path, capsys: Screen) -> None:
     )
     packed = (tmp_path / "out/beam_t_chats.jsonl.gz").read_bytes()
     assert packed[3:8] == b"\0\0\0\0\0", "flags (no name), then the time"
-    screen = capsys.readouterr()
-    assert "next: python beam_generate.py --dry-run --chats-file" in screen.out
-    assert "chats with other than 20 questions: 2 (1)" in screen.err
+    assert "chats with other than 20 questions: 2 (1)" in capsys.readouterr().err
 
 
 def test_the_sample_is_made_from_its_source(tmp_path: Path, capsys: Screen) -> None:
@@ -117,7 +116,7 @@ def test_the_sample_is_made_from_its_source(tmp_path: Path, capsys: Screen) -> N
     assert prepare_data.main(flags) == 0
     for name in ("beam_sample_questions.jsonl", "beam_sample_chats.jsonl.gz"):
         assert (tmp_path / name).read_bytes() == (DATA_DIR / name).read_bytes()
-    assert "sample chats: ok: number 3, messages 216" in capsys.readouterr().out
+    assert 'sample chats: ok: {"number": 3, "messages": 216' in capsys.readouterr().out
 
 
 def test_numeric_order_and_folders_that_are_no_number(tmp_path: Path, capsys: Screen) -> None:
@@ -190,7 +189,7 @@ BAD = [
     *PLACEHOLDERS,
     (b"", "not JSON"),
     (b'["\xff"]', "not JSON"),
-    (b"[" * 100_000, "nested too deeply"),
+    (b"[" * 100_000, "recursion depth"),
 ]
 BAD_CHATS = [
     ([], "no message of a user or an assistant"),
@@ -203,7 +202,7 @@ BAD_QUESTIONS = [
     ({"telepathy": [question()]}, "telepathy[0]: there is no such ability"),
     ({"abstention": None}, "not JSON in the release's form"),
     ({"abstention": [question(), {}]}, "abstention[1]: 'question' is null"),
-    ({"abstention": [question(rubric=[" "])]}, "has an empty rubric"),
+    ({"abstention": [question(rubric=[" "])]}, "abstention[0]: the rubric is empty"),
 ]
 
 
@@ -224,26 +223,34 @@ def test_bad_input(name: str, content: Any, problem: str, tmp_path: Path, capsys
     assert screen.startswith("error: ")
     assert screen.count("\n") == 1
     assert problem in screen
-    assert ("chat 2" if "rubric" in problem else f"2/{name}") in screen
+    assert f"2/{name}" in screen
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 @pytest.mark.parametrize(
     ("place", "arguments", "problem"),
     [
-        pytest.param("no", [], "no: No such file or directory", id="no folder"),
+        pytest.param("no", [], "takes a tier directory such as BEAM/chats/1M", id="no folder"),
         pytest.param(
             ".", [], "takes a tier directory such as BEAM/chats/1M", id="the folder above"
         ),
-        pytest.param("src", ["--chats", "1,7"], "src lacks 7/chat.json, 7/probing", id="no chat 7"),
+        pytest.param(
+            "src", ["--chats", "1,7"], "src/7/chat.json, ", id="no chat 7"
+        ),
         pytest.param("src", ["--chats", ","], "--chats: nothing is listed", id="no chat named"),
-        pytest.param("src", ["--chats", "7", "--allow-missing"], "lacks 7/chat", id="none is left"),
+        pytest.param(
+            "src", ["--chats", "7", "--allow-missing"], "src/7/chat.json, ", id="none is left"
+        ),
         pytest.param("src", ["--out-dir", "/dev/null/x"], "/dev/null", id="no place for outputs"),
         pytest.param("pipe", [], "1/chat.json: there is no such file, or it is no", id="a FIFO"),
         pytest.param("src", ["--mirror", "host"], "--mirror host is no URL", id="mirror"),
-        pytest.param("src", ["--check"], "leave out --src", id="check and source"),
-        pytest.param("", ["--tag", "128m"], "did you mean 128k?", id="misspelt tier"),
-        pytest.param("", ["--tag", "sample"], "another name needs --src", id="no tier"),
+        pytest.param("", ["--tag", "128m"], "did you mean --tag 128k?", id="misspelt tier"),
+        pytest.param(
+            "",
+            ["--tag", "sample"],
+            "and needs --src; did you mean --tag 128k or 500k or",
+            id="no tier",
+        ),
     ],
 )
 def test_bad_usage(
@@ -265,17 +272,19 @@ def test_missing_files(absent: str, tmp_path: Path, capsys: Screen) -> None:
     src = make_tier(tmp_path / "src", "1", "3", "20")
     (src / "3" / absent).unlink()
     assert prepare(src, tmp_path / "out") == 2
-    assert f"lacks 3/{absent}; complete it; --allow-missing" in capsys.readouterr().err
+    assert f"there is no {src}/3/{absent}; complete it; --allow-missing" in capsys.readouterr().err
     assert prepare(src, tmp_path / "out", "--allow-missing") == 0
     assert chats_made(tmp_path / "out") == ["1", "20"]
-    assert f"lacks 3/{absent}; such chats are left out" in capsys.readouterr().err
+    assert f"there is no {src}/3/{absent}; such chats are left out" in capsys.readouterr().err
 
 
 def test_tags_in_any_spelling() -> None:
     spelt = "100K 100k 128K 500K 1M 10M sample Mine"
     assert " ".join(map(tag_of, spelt.split())) == "128k 128k 128k 500k 1m 10m sample Mine"
-    near = {text: nearest_tag(text) for text in ("smaple", "10mm", "10O0k", "mydata")}
-    assert near == {"smaple": "sample", "10mm": "10m", "10O0k": "128k", "mydata": ""}
+    near = {"smaple": "sample", "10mm": "10m", "10O0k": "100k"}
+    assert [tag_hint(text, "sample") for text in near] == [
+        f"did you mean --tag {tag}?" for tag in near.values()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -299,8 +308,11 @@ def test_known_data() -> None:
     }
     assert known_data(*digests["1m"]) == "the published 1M files"
     assert known_data(*digests["sample"]) == "the sample files"
-    assert known_data(digests["128k"][0], "x") == "the published 100K questions, other chats"
-    assert known_data(digests["10m"][0], "x") == "the published 10M questions, unrecorded chats"
+    assert (
+        known_data(digests["128k"][0], "0123456789")
+        == "the published 100K questions, chats 01234567"
+    )
+    assert known_data(digests["10m"][0], "x") == "the published 10M questions, chats x"
     assert known_data("x", digests["1m"][1]) == ""
 
 
@@ -392,8 +404,8 @@ def test_missing_on_the_server(
     flags = ["--out-dir", str(tmp_path), "--mirror", serving(checkout)]
     assert prepare_data.main(flags) == 2
     screen = capsys.readouterr().err
-    assert "has no chats/1M/2/chat.json, src/prompts.py (HTTP 404)" in screen
-    assert "lacks 2/chat.json; complete it; --allow-missing" in screen
+    assert ": HTTP 404: the server has no such file\nthe same 1 more time" in screen
+    assert "1M/2/chat.json; complete it; --allow-missing" in screen
     assert prepare_data.main([*flags, "--allow-missing"]) == 0
     assert "the authors' judge prompt is not installed" in capsys.readouterr().err
     assert chats_made(tmp_path, "1m") == ["10"]
@@ -495,14 +507,14 @@ def sample(tmp_path: Path, tokenizer: Path) -> Path:
 def test_check_of_what_is_right(sample: Path, capsys: Screen) -> None:
     assert check(sample) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("sample chats: ok: number 3, messages 216, bytes 118734, sha256 ")
-    assert lines[1].startswith("sample questions: ok: lines 60, bytes 34495, sha256 ")
+    assert lines[0].startswith('sample chats: ok: {"number": 3, "messages": 216, "bytes": 118734')
+    assert lines[1].startswith('sample questions: ok: {"lines": 60, "bytes": 34495, "sha256": ')
     absent = ("128k", "500k", "1m", "10m", "judge prompt", "vocabulary")
     assert lines[2:] == [f"{name}: not installed" for name in absent]
     assert check(sample, "--tag", "1M") == 1, "asked for by name and not there"
     assert prepare(make_tier(sample / "src", "1"), sample) == 0
     assert check(sample, "--tag", "t") == 0
-    assert "t chats: no digest is recorded: number 1, messages 3" in capsys.readouterr().out
+    assert 't chats: no digest is recorded: {"number": 1, "messages": 3' in capsys.readouterr().out
     (sample / "beam_t_questions.jsonl").unlink()
     assert check(sample, "--tag", "t") == 1, "half a pair"
 
@@ -518,14 +530,18 @@ QUESTIONS, CHATS = "beam_sample_questions.jsonl", "beam_sample_chats.jsonl.gz"
     ("name", "damage", "problem"),
     [
         (QUESTIONS, lambda b: b.replace(b"rubric", b"rub", 1), f"{QUESTIONS} line 1: no 'rubric'"),
-        (QUESTIONS, lambda b: b.replace(b'index": 0', b'index": 1', 1), "abstention/1 is out of"),
-        (QUESTIONS, lambda b: b.replace(b"the", b"The", 1), "questions: differs from lines 60"),
+        (
+            QUESTIONS,
+            lambda b: b.replace(b'index": 0', b'index": 1', 1),
+            "abstention/1 stands twice",
+        ),
+        (QUESTIONS, lambda b: b.replace(b"the", b"The", 1), 'questions: differs from {"lines": 60'),
         (CHATS, lambda packed: packed[:-100], "damaged gzip file"),
-        (CHATS, repacked(b'"user"', b'"tool"'), "chat 1 is there twice, or has an odd message"),
-        (CHATS, repacked(b"content", b"text"), "chat 1 is there twice, or has an odd message"),
-        (CHATS, repacked(b'"1"', b'"7"'), "chat 1 abstention/0 is out of place, or has no chat"),
+        (CHATS, repacked(b'"user"', b'"tool"'), 'chats: differs from {"number": 3'),
+        (CHATS, repacked(b"content", b"text"), "line 1: a message without role or content"),
+        (CHATS, repacked(b'"1"', b'"7"'), "chat 1 abstention/0 is about a chat that is not in"),
         (CHATS, lambda _: b"version https://git-lfs.github.com/", "is a Git LFS pointer"),
-        (PROMPT_FILE, lambda _: b"x", "judge prompt file: differs from bytes 3910, sha256 d349c9"),
+        (PROMPT_FILE, lambda _: b"x", 'judge prompt file: differs from {"sha256": "d349c9'),
         ("tokenizer/tiktoken.model", lambda _: b"<html>", "tiktoken.model is an HTML page"),
     ],
     ids="rubric,index,edited,cut,role,content,chat gone,LFS,prompt,vocabulary".split(","),
@@ -604,5 +620,5 @@ def test_the_judge_prompt_of_the_release(way: str, tmp_path: Path, serving: Any)
     assert prepare_data.main(flags) == 0
     assert chats_made(tmp_path, tag_of(tier)) == [chat]
     prompt = (tmp_path / PROMPT_FILE).read_bytes()
-    assert hashlib.sha256(prompt).hexdigest() == RECORDED["prompt"]["file"]["sha256"]
+    assert hashlib.sha256(prompt).hexdigest() == OFFICIAL_SHA256
     assert len(prompt.decode()) == 3882

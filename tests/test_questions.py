@@ -52,7 +52,7 @@ def test_select(choice: dict[str, Any], chosen: list[int]) -> None:
     ("rows", "said"),
     [
         pytest.param([], "no questions", id="empty"),
-        pytest.param([question(3), [1]], "line 2: not a question", id="a-list"),
+        pytest.param([question(3), [1]], "line 2: not a JSON object", id="a-list"),
         pytest.param([question(3, rubric="x")], "line 1: .*'rubric' is \"x\"", id="bare-rubric"),
         pytest.param([question(3), question("3")], "line 2: chat 3 abs.* twice", id="twice"),
     ],
@@ -91,7 +91,7 @@ def test_the_release_s_own_names_of_tiers_mean_our_tags(
     [
         pytest.param("1M", None, r"prepare_data\.py --tag 1m`.* --tag sample", id="not-made-yet"),
         pytest.param("smaple", None, "did you mean --tag sample", id="misspelt"),
-        pytest.param("xyz", None, "128k, 500k, 1m, 10m and sample", id="like-nothing-known"),
+        pytest.param("xyz", None, "128k or 500k or 1m or 10m or sample", id="like-nothing-known"),
         pytest.param("1m", "nowhere.gz", r"nowhere\.gz; check --chats-file", id="other-file"),
     ],
 )
