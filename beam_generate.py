@@ -185,12 +185,12 @@ class Generation:
     async def _save(
         self, question: QuestionRow, outcome: Reply | Failure, prompt: Prompt | None
     ) -> None:
+        row = answer_row(question, outcome)
+        await self.log.save(dict(row))  # first: trouble with the record costs no answer
         new_model = isinstance(outcome, Reply) and self.record.note_model(outcome)
         if new_model or self.record.content.get("shrunk") != self.chats.shrunk:
             self.record.content["shrunk"] = dict(self.chats.shrunk)
             await asyncio.to_thread(self.record.save)
-        row = answer_row(question, outcome)
-        await self.log.save(dict(row))
         self.tally.add_row(row)
         if isinstance(outcome, Reply):
             self.tally.add_reply(outcome)

@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from beam_common.prompts import criterion_template, ordering_template
-
 from beam_common import command
 from beam_common.answers import Answers, describe, read_answers
 from beam_common.calls import Call, Known, Prompts, Question, score_row, verdict_key, verdict_row
@@ -46,6 +44,7 @@ from beam_common.jsonl import SCORE, VERDICT
 from beam_common.messages import plural, say
 from beam_common.places import WAITS
 from beam_common.progress import Progress, short_count
+from beam_common.prompts import criterion_template, ordering_template
 from beam_common.record import Record
 from beam_common.reply import Reply
 from beam_common.request import for_chat, start_run
@@ -145,9 +144,9 @@ class Judge:
             if isinstance(outcome, Failure):
                 about = f"{name_of(job.question)}: a call failed and counts 0"
                 self.run.errors.say(outcome.text, about)
-            elif self.record.note_model(outcome):
+            await self.verdicts.save(dict(row))  # first: trouble with the record costs no verdict
+            if isinstance(outcome, Reply) and self.record.note_model(outcome):
                 await asyncio.to_thread(self.record.save)
-            await self.verdicts.save(dict(row))
             self.tally.add(outcome, row["status"])
             if row["status"] != "unreadable":
                 break
