@@ -17,13 +17,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from beam_common import command
 from beam_common.answers import Answers, describe, read_answers
-from beam_common.calls import Call, Known, Prompts, Question, score_row, verdict_key, verdict_row
+from beam_common.calls import Call, Known, Prompts, Question, verdict_key, verdict_row
 from beam_common.cli import (
     EXTRA_HELP,
     Parser,
@@ -79,29 +79,6 @@ def request_settings(args: argparse.Namespace) -> Row:
     return request_parameters(settings, args.judge_extra_json)
 
 
-@dataclass
-class Tally:
-    """What the calls of this run brought."""
-
-    calls: int = 0
-    unreadable: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def add(self, outcome: Reply | Failure, status: str) -> None:
-        self.calls += 1
-        self.unreadable += status == "unreadable"
-        self.failed += status == "failed"
-        if isinstance(outcome, Reply):
-            self.prompt_tokens += outcome.prompt_tokens or 0
-            self.completion_tokens += outcome.completion_tokens or 0
-
-    def status(self) -> str:
-        counts = f"{self.unreadable:,} unreadable, {self.failed:,} failed"
-        return f"{self.calls:,} calls, {counts}, {short_count(self.prompt_tokens)} tokens in"
-
-
 class Judge:
     """Asks for the verdicts that are missing; a question's score follows from its last one."""
 
@@ -111,7 +88,7 @@ class Judge:
         self.args, self.scores, self.verdicts, self.record = args, scores, verdicts, record
         self.body = request_settings(args)
         self.settings = encode_json(self.body)
-        self.tally = Tally()
+        self.counts: Counter[str] = Counter()  # of the calls of this run
         self.scored = 0
 
     async def go(self, questions: Sequence[Question], total: int, key: str) -> Ended:
@@ -124,7 +101,7 @@ class Judge:
         order = Order(groups, 1, False, WAITS.cache_life)
         chats = len({str(question.answer["chat_id"]) for question in questions})
         self.run = start_run(self.args, key, FLAGS, self.body, order, chats)
-        self.progress = Progress(total, total - len(questions), "question", self._status)
+        self.progress = Progress(total, total - len(questions), "question", self.status)
         return await self.run.go(self.judge, self.progress)
 
     async def judge(self, job: Job) -> None:
@@ -144,10 +121,11 @@ class Judge:
             if isinstance(outcome, Failure):
                 about = f"{name_of(job.question)}: a call failed and counts 0"
                 self.run.errors.say(outcome.text, about)
-            await self.verdicts.save(dict(row))  # first: trouble with the record costs no verdict
+            await self.verdicts.save(row)  # first: trouble with the record costs no verdict
             if isinstance(outcome, Reply) and self.record.note_model(outcome):
                 await asyncio.to_thread(self.record.save)
-            self.tally.add(outcome, row["status"])
+            counted = {name: row[f"{name}_tokens"] or 0 for name in ("prompt", "completion")}
+            self.counts.update({"calls": 1, row["status"]: 1, **counted})
             if row["status"] != "unreadable":
                 break
         await self._score(job.group.item, call.item, row["level"])
@@ -158,12 +136,14 @@ class Judge:
         question.calls = [(call, tries) for call, tries in question.calls if call.item != item]
         if question.calls:
             return
-        await self.scores.save(dict(score_row(question.answer, question.score())))
+        await self.scores.save(question.row())
         self.scored += 1
         self.progress.step()
 
-    def _status(self) -> str:
-        return self.run.in_flight() + self.tally.status()
+    def status(self) -> str:
+        counts, tokens = self.counts, short_count(self.counts["prompt"])
+        lost = f"{counts['unreadable']:,} unreadable, {counts['failed']:,} failed"
+        return f"{self.run.in_flight()}{counts['calls']:,} calls, {lost}, {tokens} tokens in"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -220,13 +200,8 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: Answers, key: str
             if _has_criterion(answer) and name_of(question) not in foreign
         ]
         left = [question for question in questions if question.calls]
-        scores.append(
-            [
-                dict(score_row(question.answer, question.score()))
-                for question in questions
-                if not question.calls and _is_new(question, scores)
-            ]
-        )
+        complete = [question for question in questions if not question.calls]
+        scores.append([q.row() for q in complete if _is_new(q, scores)])
         worker = Judge(args, scores, verdicts, record)
         ended = _ask(worker, left, len(questions), key)
         record.save()
@@ -260,8 +235,7 @@ def _ask(worker: Judge, left: Sequence[Question], total: int, key: str) -> Ended
         f"flight{done}"
     )
     ended = asyncio.run(worker.go(left, total, key))
-    out = f"{worker.tally.completion_tokens:,} out"
-    say(f"this run: {worker.tally.status()}, {out}")
+    say(f"this run: {worker.status()}, {worker.counts['completion']:,} out")
     return ended
 
 

@@ -16,8 +16,7 @@ from beam_common.rows import (
     Json,
     QuestionKey,
     Row,
-    ScoreRow,
-    VerdictRow,
+    identity,
     key_of,
 )
 from beam_common.verdict import (
@@ -97,19 +96,16 @@ def scores_without_call(answer: Json) -> bool:
     return bool(answer["error"]) or (blank and answer["question_type"] != ABSTENTION)
 
 
-def verdict_row(call: Call, sha256: str, outcome: Reply | Failure) -> VerdictRow:
+def verdict_row(call: Call, sha256: str, outcome: Reply | Failure) -> Row:
+    """The line of one reply, or of the failure of one call: see rows.VerdictRow."""
     failed = isinstance(outcome, Failure)
     reply = Reply("") if isinstance(outcome, Failure) else outcome
     level = None if failed else call.read(reply)
-    status = "failed" if failed else "unreadable" if level is None else "scored"
-    return {
-        "chat_id": call.answer["chat_id"],
-        "question_type": call.answer["question_type"],
-        "question_index": call.answer["question_index"],
+    return identity(call.answer) | {
         "item": call.item,
         "criterion": call.criterion,
         "prompt_sha256": sha256,
-        "status": status,
+        "status": "failed" if failed else "unreadable" if level is None else "scored",
         "level": level,
         "reply": None if failed else reply.text,
         "finish_reason": reply.finish_reason,
@@ -121,15 +117,6 @@ def verdict_row(call: Call, sha256: str, outcome: Reply | Failure) -> VerdictRow
 
 def verdict_key(row: Json) -> tuple[QuestionKey, int]:
     return key_of(row), row["item"]
-
-
-def score_row(answer: Json, score: float) -> ScoreRow:
-    return {
-        "chat_id": answer["chat_id"],
-        "question_type": answer["question_type"],
-        "question_index": answer["question_index"],
-        "score": score,
-    }
 
 
 class Known:
@@ -190,3 +177,7 @@ class Question:
         """The mean of the cut levels; a rank correlation stays as it is; 0 without a call."""
         is_tau = self.mode == "tau" and self.answer["question_type"] == EVENT_ORDERING
         return question_score(list(self.levels.values()), cut=not is_tau) if self.levels else 0.0
+
+    def row(self) -> Row:
+        """The line of the question's score: see rows.ScoreRow."""
+        return identity(self.answer) | {"score": self.score()}

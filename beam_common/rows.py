@@ -94,6 +94,11 @@ def key_of(row: Json) -> QuestionKey:
     return str(row["chat_id"]), row["question_type"], int(row["question_index"])
 
 
+def identity(row: Json) -> Row:
+    """The keys by which rows of one question are known."""
+    return {name: row[name] for name in ("chat_id", "question_type", "question_index")}
+
+
 def name_of(key: QuestionKey) -> str:
     """How messages call a question: `chat 3 abstention/0`."""
     chat, ability, index = key
