@@ -53,7 +53,7 @@ from beam_common.release import tag_of
 from beam_common.reply import Reply
 from beam_common.request import for_chat, start_run
 from beam_common.rowlog import RowLog, output_path
-from beam_common.rows import AnswerRow, Message, QuestionRow, Row, is_empty, key_of, name_of
+from beam_common.rows import Message, QuestionRow, Row, identity, is_empty, key_of, name_of
 from beam_common.run import Ended
 from beam_common.schedule import Group, Job, Order
 from beam_common.settings import bind_settings, now_text
@@ -110,13 +110,10 @@ def request_settings(args: argparse.Namespace) -> Row:
     return request_parameters(settings, args.thinking_json)
 
 
-def answer_row(question: QuestionRow, outcome: Reply | Failure) -> AnswerRow:
-    """The line of an answered or failed question."""
+def answer_row(question: QuestionRow, outcome: Reply | Failure) -> Row:
+    """The line of an answered or failed question: see rows.AnswerRow."""
     reply = Reply("") if isinstance(outcome, Failure) else outcome
-    return {
-        "chat_id": question["chat_id"],
-        "question_type": question["question_type"],
-        "question_index": question["question_index"],
+    return identity(question) | {
         "question": question["question"],
         "gold_answer": question["gold_answer"],
         "rubric": question["rubric"],
@@ -130,10 +127,11 @@ def answer_row(question: QuestionRow, outcome: Reply | Failure) -> AnswerRow:
 
 def needed_of(row: Row) -> Row:
     """What a resume needs of an answer: long ones are not held in memory."""
-    names = ("chat_id", "question_type", "question_index", "finish_reason")
-    kept = {name: row.get(name) for name in names}
-    error = row.get("error") or None  # another tool may write "" for none
-    return kept | {"error": error, "response": "" if is_empty(row) else "…"}
+    return identity(row) | {
+        "error": row.get("error") or None,  # another tool may write "" for none
+        "finish_reason": row.get("finish_reason"),
+        "response": "" if is_empty(row) else "…",
+    }
 
 
 # ------------------------------------------------------------------------------------------------
@@ -186,7 +184,7 @@ class Generation:
         self, question: QuestionRow, outcome: Reply | Failure, prompt: Prompt | None
     ) -> None:
         row = answer_row(question, outcome)
-        await self.log.save(dict(row))  # first: trouble with the record costs no answer
+        await self.log.save(row)  # first: trouble with the record costs no answer
         new_model = isinstance(outcome, Reply) and self.record.note_model(outcome)
         if new_model or self.record.content.get("shrunk") != self.chats.shrunk:
             self.record.content["shrunk"] = dict(self.chats.shrunk)

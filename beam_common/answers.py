@@ -67,14 +67,13 @@ def describe(paths: Sequence[Path], allow_mixed: bool) -> Row:
                 "scores with --allow-mixed"
             )
     selected: dict[str, dict[str, int]] = {}
-    for record in records:
-        for chat, abilities in record.get("selected", {}).items():
-            selected[chat] = {**selected.get(chat, {}), **abilities}
-    served: Counter[str] = Counter()
     shrunk: dict[str, int] = {}
+    served: Counter[str] = Counter()
     for record in records:
         served.update(record.get("served", {}))
         shrunk |= record.get("shrunk", {})
+        for chat, abilities in record.get("selected", {}).items():
+            selected[chat] = {**selected.get(chat, {}), **abilities}
     answers = {name: first.get(name, {}) for name in ("settings", "data")}
     answers |= {"mixed": mixed, "served": dict(served), "shrunk": shrunk}
     return {
