@@ -5,45 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 from urllib.parse import urlsplit
 
 from beam_common.messages import UsageError, one_line, plural
-from beam_common.rows import QuestionKey
+from beam_common.rows import Json, QuestionKey, Row
 from beam_common.stats import (
     ALPHA,
     Estimate,
+    Scores,
     clustered_mean,
     detectable,
+    differences,
     fisher,
     holm,
     is_not_worse,
+    mean_of,
     paired_difference,
-    reach,
     runs_needed,
     wilson_interval,
 )
 from beam_common.summary import (
-    Row,
     Run,
-    Scores,
-    Shown,
     by_ability,
     count_lines,
-    data_of,
-    interval,
     judge_trouble,
     kinds_of,
-    label,
     load_run,
-    mean,
     notes_of,
-    number,
 )
+from beam_common.tables import KINDS, interval, label, number
 
-# Kinds of answers that a score hides, and what is said of them.
-KINDS = {"cut": "were cut at the length limit", "empty": "were empty", "failed": "failed"}
-REMARKABLE = 0.01  # p of the exact test below which they are named before the verdict
+REMARKABLE = 0.01  # p of the exact test below which answers are named before the verdict
+ENDED = {"cut": "were cut at the length limit", "empty": "were empty", "failed": "failed"}
 WORDS = {
     "reference": "reference",
     "lower": "lower by {size:.3f} ({near:.3f} to {far:.3f})",
@@ -52,9 +46,9 @@ WORDS = {
     "not worse": "not worse by more than {margin:g}",
     "higher": "higher by {size:.3f} ({near:.3f} to {far:.3f})",
     "undecided": "undecided: this comparison sees differences from {seen:.3f} on; "
-    "{more} would settle {margin:g}",
+    "about {runs} runs of each would settle {margin:g}",
 }
-MAY_DIFFER = ("answers' base_url", "answers' model")
+MAY_DIFFER = {"answers' base_url", "answers' model"}
 
 
 @dataclass(frozen=True)
@@ -68,15 +62,15 @@ class Subject:
     files: Sequence[Run]
     scores: Scores
     half_points: Scores  # none unless all are known
-    answers: Sequence[tuple[QuestionKey, Row]] | None  # None where some are unknown
+    answers: Sequence[tuple[QuestionKey, Json]]  # none unless all are known
     difference: Estimate  # to the reference
 
     def marked(self, kind: str) -> list[QuestionKey]:
         """The question of each answer of that kind."""
-        return [key for key, answer in self.answers or () if kind in kinds_of(answer)]
+        return [key for key, answer in self.answers if kind in kinds_of(answer)]
 
 
-NOBODY = Subject("", (), {}, {}, None, Estimate(0, 0))  # whom the reference is compared with
+NOBODY = Subject("", (), {}, {}, (), Estimate(0, 0))  # whom the reference is compared with
 
 
 # ------------------------------------------------------------------------------------------------
@@ -85,59 +79,54 @@ NOBODY = Subject("", (), {}, {}, None, Estimate(0, 0))  # whom the reference is 
 
 def load_subjects(arguments: Sequence[str]) -> list[Subject]:
     """The runs of a command line, `[NAME=]SCORES[,SCORES…]` each; the first is the reference."""
-    given = [_name_and_files(argument) for argument in arguments]
-    loaded = [[load_run(path) for path in paths] for _, paths in given]
-    pairs = zip(given, loaded, strict=True)
-    proposed = [[name] if name else _names(runs[0]) for (name, _), runs in pairs]
+    loaded = [_names_and_files(argument) for argument in arguments]
     subjects: list[Subject] = []
-    for own, runs in zip(proposed, loaded, strict=True):
-        name = next((n for n in own if sum(n in names for names in proposed) == 1), None)
-        if name is None:
-            raise UsageError(f"two runs are called {own[-1]}; give one a name: NAME=SCORES")
-        subjects.append(_subject(name, runs, subjects[0] if subjects else NOBODY))
+    for names, runs in loaded:
+        own = [name for name in names if sum(name in others for others, _ in loaded) == 1]
+        if not own:
+            raise UsageError(f"two runs are called {names[-1]}; give one a name: NAME=SCORES")
+        subjects.append(_subject(own[0], runs, subjects[0] if subjects else NOBODY))
     return subjects
 
 
-def _name_and_files(argument: str) -> tuple[str, list[Path]]:
-    """A `=` behind a `/` belongs to a path."""
+def _names_and_files(argument: str) -> tuple[list[str], list[Run]]:
+    """What a run may be called: as it is said, or by its model, by model and host, by its file."""
     name, equals, files = argument.partition("=")
-    if not equals or "/" in name:
+    if not equals or "/" in name:  # a `=` behind a `/` belongs to a path
         name, files = "", argument
-    return label(name), [Path(file) for file in files.split(",")]
-
-
-def _names(run: Run) -> list[str]:
-    """What a run may be called: by its model, by its model and host, by its file."""
-    model, url = (run.facts.get(f"answers' {name}") for name in ("model", "base_url"))
-    path = label(str(run.path))
-    return [model, f"{model} ({urlsplit(url).netloc})", path] if model and url else [path]
+    runs = [load_run(Path(file)) for file in files.split(",")]
+    if name := label(name):
+        return [name], runs
+    path = label(str(runs[0].path))
+    model, url = (runs[0].facts.get(f"answers' {name}") for name in ("model", "base_url"))
+    return [model, f"{model} ({urlsplit(url).netloc})", path] if model and url else [path], runs
 
 
 def _subject(name: str, runs: Sequence[Run], reference: Subject) -> Subject:
     scores = _averaged([run.scores for run in runs])
-    halves = [run.half_points for run in runs if len(run.half_points) == len(run.scores)]
+    halves = [run.half_points for run in runs]
     answers = {tuple(run.answer_files): run.answers for run in runs}.values()
     return Subject(
         name,
         runs,
         scores,
-        _averaged(halves) if len(halves) == len(runs) else {},
-        None if None in answers else [pair for rows in answers for pair in (rows or {}).items()],
+        _averaged(halves) if all(halves) else {},
+        [pair for rows in answers for pair in rows.items()] if all(answers) else [],
         paired_difference(reference.scores, scores),
     )
 
 
-def _averaged(files: Sequence[Scores]) -> dict[QuestionKey, float]:
+def _averaged(files: Sequence[Scores]) -> Scores:
     """Each question's mean over the files that have it."""
     keys = {key for file in files for key in file}
-    return {key: mean([file[key] for file in files if key in file]) or 0.0 for key in keys}
+    return {key: fmean(file[key] for file in files if key in file) for key in keys}
 
 
 # ------------------------------------------------------------------------------------------------
 # The object.
 
 
-def report_object(subjects: Sequence[Subject], margin: float) -> dict[str, Any]:
+def report_object(subjects: Sequence[Subject], margin: float) -> Row:
     """What `--format json` prints."""
     reference, *others = subjects
     rows = [_run_row(reference, NOBODY, margin)]
@@ -150,16 +139,15 @@ def report_object(subjects: Sequence[Subject], margin: float) -> dict[str, Any]:
     return {"margin": margin, "reference": reference.name, "notes": notes, "runs": rows}
 
 
-def _adjust(rows: Sequence[dict[str, Any]]) -> None:
+def _adjust(rows: Sequence[Row]) -> None:
     """Adjust the p values of all rows together."""
     tested = [row for row in rows if row["p"] is not None]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_holm"] = p
 
 
-def _run_row(subject: Subject, reference: Subject, margin: float) -> dict[str, Any]:
-    answers = subject.answers
-    tokens = [answer.get("completion_tokens") for _, answer in answers or ()]
+def _run_row(subject: Subject, reference: Subject, margin: float) -> Row:
+    tokens = [answer.get("completion_tokens") for _, answer in subject.answers]
     halves = paired_difference(reference.half_points, subject.half_points)
     return {
         "name": subject.name,
@@ -167,9 +155,9 @@ def _run_row(subject: Subject, reference: Subject, margin: float) -> dict[str, A
         "n": len(subject.scores),
         "chats": len({chat for chat, _, _ in subject.scores}),
         **_score(subject.scores),
-        "half_points": mean(subject.half_points.values()),
-        **{kind: None if answers is None else len(subject.marked(kind)) for kind in KINDS},
-        "mean_completion_tokens": mean([count for count in tokens if count is not None]),
+        "half_points": mean_of(subject.half_points.values()),
+        **{kind: len(subject.marked(kind)) if subject.answers else None for kind in KINDS},
+        "mean_completion_tokens": mean_of([count for count in tokens if count is not None]),
         **_difference(subject.difference),
         "half_points_difference": halves.mean,
         "detectable": detectable(subject.difference),
@@ -183,23 +171,21 @@ def _run_row(subject: Subject, reference: Subject, margin: float) -> dict[str, A
     }
 
 
-def _score(scores: Scores) -> dict[str, Any]:
+def _score(scores: Scores) -> Row:
     found = clustered_mean(scores)
     low, high = wilson_interval(found)
     return {"n": found.n, "score": found.mean, "low": low, "high": high}
 
 
-def _difference(found: Estimate) -> dict[str, Any]:
-    ends = {"difference_low": found.low, "difference_high": found.high}
-    return {"difference": found.mean, **ends, "p": found.p, "p_holm": None}
+def _difference(found: Estimate) -> Row:
+    ends = zip(("difference_low", "difference_high"), found.interval(), strict=True)
+    return {"difference": found.mean, **dict(ends), "p": found.p, "p_holm": None}
 
 
 def _exact_p(subject: Subject, reference: Subject, kind: str) -> float | None:
     """p of the exact test whether both have the same share of answers of that kind."""
-    if subject.answers is None or reference.answers is None:
-        return None
     sides = (subject.marked(kind), subject.answers, reference.marked(kind), reference.answers)
-    return fisher(*map(len, sides))
+    return fisher(*map(len, sides)) if subject.answers and reference.answers else None
 
 
 def verdict_of(found: Estimate, p_holm: float | None, margin: float) -> str:
@@ -214,94 +200,85 @@ def verdict_of(found: Estimate, p_holm: float | None, margin: float) -> str:
 
 def notes_on(subjects: Sequence[Subject]) -> list[str]:
     """What differs from the reference, and what makes a score something else; each once."""
-    reference = subjects[0]
-    wanted = _made_with(reference.files[0])
-    said: dict[str, dict[str, None]] = {}  # text, names of runs
+    said: dict[str, list[str]] = {}  # text, names of runs
     for subject in subjects:
-        apart = len(subject.scores.keys() ^ reference.scores.keys())
-        texts = [f"left out of the difference, scored on one side only: {apart}"] * (apart > 0)
-        for run in subject.files:
-            texts += [*judge_trouble(run), *notes_of(run)]
-            texts += [line for line, odd in count_lines(run).items() if odd]
-            facts = _made_with(run)
-            for name in wanted | facts if wanted and facts else ():
-                mine, other = (side.get(name, "not set") for side in (facts, wanted))
-                texts += [f"{name} differs: {mine}, reference: {other}"] * (mine != other)
-        for text in texts:
-            said.setdefault(text, {})[subject.name] = None
+        for text in sorted(_notes_of(subject, subjects[0])):
+            said.setdefault(text, []).append(subject.name)
     return [one_line(f"{text} ({', '.join(names)})") for text, names in said.items()]
 
 
-def _made_with(run: Run) -> dict[str, str]:
-    """What should not differ between runs; nothing where a run has no record."""
-    facts = {name: value for name, value in run.facts.items() if name not in MAY_DIFFER}
-    return facts and {"data": data_of(run), **facts}
+def _notes_of(subject: Subject, reference: Subject) -> set[str]:
+    apart = len(subject.scores.keys() ^ reference.scores.keys())
+    found = {f"left out of the difference, scored on one side only: {apart}"} if apart else set()
+    wanted = reference.files[0].facts
+    for run in subject.files:
+        found.update(judge_trouble(run), notes_of(run))
+        found.update(line for line, odd in count_lines(run).items() if odd)
+        differing = {name for name, _ in wanted.items() ^ run.facts.items()} - MAY_DIFFER
+        for name in differing if wanted and run.facts else ():
+            mine, other = (facts.get(name, "not set") for facts in (run.facts, wanted))
+            found.add(f"{name} differs: {mine}, reference: {other}")
+    return found
 
 
 # ------------------------------------------------------------------------------------------------
 # Words.
 
 
-def words_of(row: Row, margin: float) -> str:
+def with_words(report: Json, subjects: Sequence[Subject]) -> Row:
+    """The object with what is said and drawn of each run, for people.
+
+    `words`: the verdict, `hidden`: sentences on what the score hides, `answers`: of how many `cut`,
+    `empty` and `failed` are (0: unknown), `adjusted`: the interval of the difference adjusted
+    for the number of runs.
+    """
+    comparisons = max(1, len(subjects) - 1)
+    rows = [
+        {
+            **row,
+            "words": words_of(row, report["margin"]),
+            "hidden": hides_of(subject, subjects[0], row),
+            "answers": len(subject.answers),
+            "adjusted": subject.difference.interval(ALPHA / comparisons),
+        }
+        for subject, row in zip(subjects, report["runs"], strict=True)
+    ]
+    return {**report, "runs": rows}
+
+
+def words_of(row: Json, margin: float) -> str:
     """The verdict of a run in words, the same wherever it is shown."""
     if row["verdict"] == "undecided" and row["detectable"] is None:
         return "undecided: too few chats in common with the reference"
-    near, far = sorted(abs(row[end] or 0) for end in ("difference_low", "difference_high"))
-    times = row["runs_needed"] or 0
-    more = f"about {times} runs of each" if len(row["files"]) == 1 else f"{times} times the runs"
+    numbers = (row[f"difference{end}"] or 0 for end in ("", "_low", "_high"))
+    near, size, far = sorted(min(abs(number), 1) for number in numbers)
     return WORDS[row["verdict"]].format(
-        size=abs(row["difference"] or 0),
         near=near,
+        size=size,
         far=far,
         margin=margin,
         seen=row["detectable"] or 0,
-        more=more if times > 1 else "more runs of each",
+        runs=max(2, row["runs_needed"] or 0) * len(row["files"]),
     )
 
 
-def shown_of(subjects: Sequence[Subject], report: Row) -> list[Shown]:
-    """What is said of each run beside its numbers."""
-    shown = []
-    for subject, row in zip(subjects, report["runs"], strict=True):
-        found, low, high = subject.difference, None, None
-        if found.mean is not None and found.se is not None:
-            half = reach(found, 1 - ALPHA / 2 / (len(subjects) - 1))
-            low, high = found.mean - half, found.mean + half
-        count = None if subject.answers is None else len(subject.answers)
-        hides = hides_of(subject, subjects[0], row)
-        shown.append(Shown(words_of(row, report["margin"]), low, high, count, hides))
-    return shown
-
-
-def hides_of(subject: Subject, reference: Subject, row: Row) -> list[str]:
+def hides_of(subject: Subject, reference: Subject, row: Json) -> list[str]:
     """`lower by 0.35, of it 0.35 from 21 answers that failed`, where that is beyond chance."""
-    rest = {
-        key: score - reference.scores[key]
-        for key, score in subject.scores.items()
-        if key in reference.scores
-    }
-    pairs = len(rest)
-    size = row["difference"] or 0
-    parts = []
+    gaps = differences(reference.scores, subject.scores)
+    total = row["difference"] or 0
+    word, sign = ("higher", 1) if total > 0 else ("lower", -1)
+    said = []
     for kind, p in row["hides"].items():
-        if p is not None and p < REMARKABLE and pairs:
-            mine, others = subject.marked(kind), reference.marked(kind)
-            part = sum(rest.pop(key, 0) for key in {*mine, *others}) / pairs
-            beyond = min(bound for bound in (0.001, REMARKABLE) if p < bound)
-            parts.append(
-                f"{_amount(part if size > 0 else -part)} from {plural(len(mine), 'answer')} that "
-                f"{KINDS[kind]} (reference: {len(others)}; p < {beyond})"
-            )
-    if not parts:
-        return []
-    left = clustered_mean(rest)
-    return [
-        f"{'higher' if size > 0 else 'lower'} by {_amount(abs(size))}, of it {', '.join(parts)}; "
-        f"over the other {plural(left.n, 'question')} {number(left.mean, sign='+')} "
-        f"({interval(left.low, left.high, '+')})"
-    ]
-
-
-def _amount(value: float) -> str:
-    """Two digits: as many as a part of a difference deserves."""
-    return f"{round(value, 3) + 0.0:.2g}"
+        if p is None or p >= REMARKABLE or not gaps:
+            continue
+        mine, others = subject.marked(kind), reference.marked(kind)
+        rest = {key: gap for key, gap in gaps.items() if key not in [*mine, *others]}
+        left = clustered_mean(rest)
+        part = total - sum(rest.values()) / len(gaps)
+        said.append(
+            f"{word} by {number(sign * total, 2)}, of it {number(sign * part, 2)} from "
+            f"{plural(len(mine), 'answer')} that {ENDED[kind]} (reference: {len(others)}; p < "
+            f"{0.001 if p < 0.001 else REMARKABLE}); over the other {plural(left.n, 'question')} "
+            f"{number(left.mean, sign='+')} ({interval(left.interval(), '+')})"
+        )
+    return said

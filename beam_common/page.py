@@ -10,15 +10,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from beam_common.files import write_whole
-from beam_common.plot import LOOKS, Json, Row, Shows, check_place, finding, legend, rows_of
-from beam_common.summary import interval, number
+from beam_common.plot import LOOKS, check_place, finding, legend, rows_of, save
+from beam_common.rows import Json
+from beam_common.tables import KINDS, further_of, numbers_of
 
 MOST_BYTES = 12_000_000  # of the questions; a browser opens this in about a second
 # Characters of a text that are shown: the first of these that makes the questions small enough.
@@ -56,23 +55,22 @@ def check(path: Path) -> None:
     check_place("--html", path)
 
 
-def write(path: Path, report: Json, shown: Shows, views: Sequence[Json], title: str) -> None:
-    """Write the page, whole or not at all."""
-    folder = Path(__file__).parent
-    style = (folder / "page.css").read_text("utf-8")
-    script = (folder / "page.js").read_text("utf-8")
+def write(path: Path, report: Json, views: Sequence[Json], title: str) -> None:
+    """Write the page."""
+    files = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
+    style, script = (file.read_text("utf-8") for file in files)
     page = TEMPLATE.format(
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
         title=escape(title),
-        finding=escape(finding(report, shown)),
-        table=_table(report, shown),
+        finding=escape(finding(report)),
+        table=_table(report),
         legend=escape(legend(report)),
         notes="\n".join(f'<li dir="auto">{escape(note)}</li>' for note in report["notes"]),
         style=style,
         script=script,
         data=_data([run["name"] for run in report["runs"]], views),
     )
-    write_whole(path, lambda file: file.write(_utf8(page)))
+    save("--html", path, lambda file: file.write(_utf8(page)))
 
 
 def _utf8(text: str) -> bytes:
@@ -89,91 +87,77 @@ def _digest(text: str) -> str:
 # Table and forest.
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """The axis of the forest, from `middle` - `reach` to `middle` + `reach`."""
 
     middle: float
     reach: float
-    tick: float  # labels stand at `middle` and this far from it
-    margin: float
+    margin: float  # 0: nothing is compared
 
     def at(self, value: float) -> float:
         """Percent of the width."""
         return 50 + 50 * (value - self.middle) / self.reach
 
 
-def _table(report: Json, shown: Shows) -> str:
+def _table(report: Json) -> str:
     """A row for each run, or for each ability of a single one; no column where all is unknown."""
-    rows = rows_of(report, shown)
-    scale = _scale(rows, report["margin"]) if len(shown) > 1 else Scale(0.5, 0.55, 0.5, 0)
+    rows, scale = rows_of(report), Scale(0.5, 0.65, 0)
+    if len(report["runs"]) > 1:
+        shown = [value for row in rows for value in (row["point"], *row["ends"])]
+        margin = report["margin"]
+        scale = Scale(0, 1.3 * max(abs(value or margin) for value in shown), margin)
     table = [_cells(row, scale) for row in rows]
     heads = [head for head in table[0] if any(cells[head] != "-" for cells in table)]
-    lines = ["<tr>"]
-    for head in heads:
-        lines.append(f'<th data-head="{head}">{_axis(scale) if head == "forest" else head}</th>')
-    for cells in table:
+    lines: list[str] = []
+    for cells in ({head: head for head in heads} | {"forest": _axis(scale)}, *table):
+        tag = "td" if lines else "th"
         lines.append("<tr>")
-        lines += [f'<td data-head="{head}">{cells[head]}</td>' for head in heads]
+        lines += [f'<{tag} data-head="{head}">{cells[head]}</{tag}>' for head in heads]
     return "\n".join(lines)
 
 
-def _scale(rows: Sequence[Row], margin: float) -> Scale:
-    """An axis around 0 that holds the margin and every 95 % interval."""
-    ends = [abs(value) for row in rows for value in (row.point, *row.ends) if value is not None]
-    reach = 1.3 * max(margin, *ends)
-    return Scale(0, reach, float(f"{0.7 * reach:.0e}"), margin)
-
-
-def _cells(row: Row, scale: Scale) -> dict[str, str]:
+def _cells(row: Json, scale: Scale) -> dict[str, str]:
     """The columns of a row, as markup, by their heads."""
-    part, said, p = row.part, row.said, row.part["p_holm"]
-    words = [escape(said.words), *(f"<small>{escape(text)}</small>" for text in said.hides)]
-    cells = {
-        "run": f"<bdi>{escape(row.name)}</bdi>",
-        "score": _estimate(part, "score", "low", "high"),
+    score, ends, difference, difference_ends, p = numbers_of(row)
+    half_points, *shares, tokens = further_of(row)
+    words = [escape(row["words"]), *(f"<small>{escape(text)}</small>" for text in row["hidden"])]
+    return {
+        "run": f"<bdi>{escape(row['name'])}</bdi>",
+        "score": f"{score}<small>{ends}</small>",
         "forest": _strip(row, scale),
-        "difference": _estimate(part, "difference", "difference_low", "difference_high", "+"),
-        "verdict": "".join(words) if scale.margin else "-",  # a single run has none
-        "p (Holm)": "&lt;0.001" if p is not None and p < 0.001 else number(p),
-        "n": str(part["n"]),
-        "half points": number(part.get("half_points_difference"), sign="+"),
-        "tokens": number(part.get("mean_completion_tokens"), 0),
+        "difference": "-" if difference == "-" else f"{difference}<small>{difference_ends}</small>",
+        "verdict": "".join(words) if scale.margin else "-",
+        "p (Holm)": escape(p),
+        "n": str(row["n"]),
+        "half points": half_points,
+        "tokens": tokens,
+        **dict(zip(KINDS, shares, strict=True)),
     }
-    for kind in ("cut", "empty", "failed"):
-        known = said.answers and part.get(kind) is not None
-        cells[kind] = f"{part[kind] / said.answers:.1%}" if known else "-"
-    return cells
-
-
-def _estimate(part: Json, value: str, low: str, high: str, sign: str = "") -> str:
-    """A number with its interval below it."""
-    ends = f"<small>{interval(part[low], part[high], sign)}</small>"
-    return number(part[value], sign=sign) + (ends if part[low] is not None else "")
 
 
 def _axis(scale: Scale) -> str:
-    """The labels of the axis."""
-    ticks = (scale.middle - scale.tick, scale.middle, scale.middle + scale.tick)
-    labels = [f'<text x="{scale.at(tick):.2f}%" y="1em">{tick:.2g}</text>' for tick in ticks]
+    """The labels of the axis: its middle, and round numbers to the left and right."""
+    tick = float(f"{0.7 * scale.reach:.0e}")
+    values = (scale.middle + step * tick for step in (-1, 0, 1))
+    labels = [f'<text x="{scale.at(value):.2f}%" y="1em">{value:.2g}</text>' for value in values]
     return f"<svg>{''.join(labels)}</svg>"
 
 
-def _strip(row: Row, scale: Scale) -> str:
+def _strip(row: Json, scale: Scale) -> str:
     """A row of the forest. What a mark looks like is said by the style, by its class."""
     marks = {
         "band": (-scale.margin, scale.margin),
         "zero": (0, 0),
-        "thin": (row.said.adjusted_low, row.said.adjusted_high),
-        "thick": row.ends,
-        "point": (row.point, row.point),
+        "thin": row["adjusted"],
+        "thick": row["ends"],
+        "point": (row["point"], row["point"]),
     }
     drawn = []
     for css, (low, high) in marks.items():
         if low is not None:
             width = scale.at(high) - scale.at(low)
             drawn.append(f'<rect class="{css}" x="{scale.at(low):.2f}%" width="{width:.2f}%"/>')
-    return f'<svg color="{LOOKS[row.verdict][0]}">{"".join(drawn)}</svg>'
+    return f'<svg color="{LOOKS[row["verdict"]][0]}">{"".join(drawn)}</svg>'
 
 
 # ------------------------------------------------------------------------------------------------
@@ -183,7 +167,7 @@ def _strip(row: Row, scale: Scale) -> str:
 def _data(names: Sequence[str], views: Sequence[Json]) -> str:
     """The questions as JSON that is harmless in a page, with texts as long as the size allows."""
     for limit in LONGEST_TEXTS:
-        shown = {"runs": names, "questions": [_cut(view, limit) for view in views]}
+        shown = {"runs": names, "questions": _cut(views, limit)}
         data = json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")
         if len(_utf8(data)) <= MOST_BYTES:
             break
@@ -194,9 +178,9 @@ def _cut(value: Any, limit: int) -> Any:
     """A JSON value whose texts have at most about `limit` characters: their beginnings and ends."""
     if isinstance(value, str) and len(value) > limit:
         half = limit // 2
-        left_out = f"\n\n[… {len(value) - 2 * half:,} characters are left out of this page …]\n\n"
-        return value[:half] + left_out + value[-half:]
-    if isinstance(value, Mapping):
+        left_out = f"[… {len(value) - 2 * half:,} characters are left out of this page …]"
+        return f"{value[:half]}\n\n{left_out}\n\n{value[-half:]}"
+    if isinstance(value, dict):
         # A criterion stands in the question's rubric, once for all runs.
         return {name: _cut(item, limit) for name, item in value.items() if name != "criterion"}
     return [_cut(item, limit) for item in value] if isinstance(value, list) else value

@@ -5,27 +5,22 @@ matplotlib is imported only when a picture is asked for, and none of its setting
 
 from __future__ import annotations
 
-import functools
-import itertools
 import re
 import textwrap
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, BinaryIO
 
-from beam_common.files import write_whole
+from beam_common.files import unwritable, write_whole
 from beam_common.messages import UsageError
-from beam_common.summary import Shown, interval, number
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Json = Mapping[str, Any]
-Shows = Sequence[Shown]
+from beam_common.rows import Json, Row
+from beam_common.tables import interval, number
 
 # Okabe and Ito's colours, told apart by the colour-blind; the markers tell as much without colour.
 LOOKS = {
@@ -56,22 +51,6 @@ AXIS, ACROSS = 0.34, 0.29  # left edge and width of the axis, in widths of the f
 NAMES, SCORES, WORDS = -1.12, -0.05, 1.04
 
 
-class Row(NamedTuple):
-    """A row of picture and page: a run or an ability as in the report, and how it is drawn."""
-
-    name: str
-    part: Json
-    said: Shown
-    verdict: str
-    point: float | None
-    ends: Any
-
-    def texts(self) -> tuple[str, str]:
-        """Name and words, in lines."""
-        words = (self.said.words, *self.said.hides)
-        return wrapped(self.name, 25), "\n".join(wrapped(text, 42) for text in words)
-
-
 def check(path: Path) -> None:
     """Refuse a picture that could not be written, before any work is done. Raises UsageError."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -82,13 +61,22 @@ def check(path: Path) -> None:
 
 
 def check_place(flag: str, path: Path) -> None:
-    """Refuse what cannot become a file. Raises UsageError."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{flag} {path}: name a file in a folder that exists")
+    """Refuse what cannot become a file: a folder, a link, a device. Raises UsageError."""
+    taken = path.is_symlink() or (path.exists() and not path.is_file())
+    if taken or not path.parent.is_dir():
+        raise UsageError(f"{flag} {path}: name a file in a folder that exists, no link or device")
 
 
-def write(path: Path, report: Json, shown: Shows, title: str) -> None:
-    """Draw the report into a file, whole or not at all."""
+def save(flag: str, path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let `write` fill the file: whole or not at all."""
+    try:
+        write_whole(path, write)
+    except OSError as error:
+        raise unwritable(path, error, flag) from error
+
+
+def write(path: Path, report: Json, title: str) -> None:
+    """Draw the report into a file."""
     import matplotlib
     from matplotlib.font_manager import get_font_names
 
@@ -97,21 +85,20 @@ def write(path: Path, report: Json, shown: Shows, title: str) -> None:
         matplotlib.rc_context(STYLE | {"font.family": fonts}),
         warnings.catch_warnings(action="ignore"),  # a name may be in a script without a font
     ):
-        figure = draw(report, shown, title)
-        save = functools.partial(figure.savefig, format=path.suffix[1:], dpi=200)
-        write_whole(path, save)
+        figure = draw(report, title)
+        save("--plot", path, partial(figure.savefig, format=path.suffix[1:], dpi=200))
 
 
-def finding(report: Json, shown: Shows) -> str:
+def finding(report: Json) -> str:
     """What the report says, in one line."""
     reference, *others = report["runs"]
-    if not others:
-        return f"{reference['name']}: {number(reference['score'])}"
+    name = reference["name"]
     if len(others) == 1:
-        return f"{others[0]['name']} is {shown[1].words}"
+        return f"{others[0]['name']} is {others[0]['words']}"
     verdicts = Counter(run["verdict"] for run in others).most_common()
     counts = ", ".join(f"{n} {verdict}" for verdict, n in verdicts)
-    return f"{len(others)} runs against {reference['name']}: {counts}"
+    score = number(reference["score"])
+    return f"{len(others)} runs against {name}: {counts}" if others else f"{name}: {score}"
 
 
 def legend(report: Json) -> str:
@@ -134,53 +121,61 @@ def wrapped(text: str, columns: int, lines: int = 5) -> str:
     return filled.replace("\0", "")
 
 
-def rows_of(report: Json, shown: Shows) -> list[Row]:
-    """Every run, highest score first, or a single one and its abilities."""
-    rows: list[Row] = []
-    for run, said in zip(report["runs"], shown, strict=True):
-        point = run["difference"] if rows else 0
-        ends = run["difference_low"], run["difference_high"]
-        rows.append(Row(run["name"], run, said, run["verdict"], point, ends))
-    if len(rows) > 1:
-        return sorted(rows, key=lambda row: -(row.part["score"] or 0))
-    parts = {"overall": run, **run["abilities"]}
-    return [_ability_row(name, part, said.answers) for name, part in parts.items()]
+def rows_of(report: Json) -> list[Row]:
+    """What is drawn: every run, highest score first, or a single one and its abilities.
+
+    Beside what is known of them: `point`, the `ends` of its interval, `adjusted` ones, `words`.
+    """
+    reference, *others = report["runs"]
+    if others:
+        rows = [{**reference, "point": 0}, *({**run, "point": run["difference"]} for run in others)]
+        for row in rows:
+            row["ends"] = row["difference_low"], row["difference_high"]
+        return sorted(rows, key=lambda row: -row["score"])
+    parts = {"overall": reference, **reference["abilities"]}
+    return [_ability_row(name.replace("_", " "), part) for name, part in parts.items()]
 
 
-def _ability_row(name: str, part: Json, answers: int | None) -> Row:
+def _ability_row(name: str, part: Json) -> Row:
     ends = part["low"], part["high"]
-    said = Shown(f"{interval(*ends)}, n={part['n']}", *ends, answers, [])
-    return Row(name.replace("_", " "), part, said, "not worse", part["score"], ends)
+    drawn = {"point": part["score"], "ends": ends, "adjusted": ends, "verdict": "not worse"}
+    words = f"{interval(ends)}, n={part['n']}"
+    return {**part, **drawn, "name": name, "words": words, "hidden": []}
 
 
-def draw(report: Json, shown: Shows, title: str) -> Figure:
+def draw(report: Json, title: str) -> Any:
     """The figure. Its axis counts inches from the top, so that rows have room for their texts."""
     from matplotlib.figure import Figure
 
-    rows = rows_of(report, shown)
-    heights = [GAP + LINE * max(text.count("\n") + 1 for text in row.texts()) for row in rows]
-    *tops, end = itertools.accumulate(heights, initial=ABOVE)
-    height = end + BELOW
+    rows = rows_of(report)
+    texts = [
+        (
+            wrapped(row["name"], 25),
+            "\n".join(wrapped(t, 42) for t in (row["words"], *row["hidden"])),
+        )
+        for row in rows
+    ]
+    lines = [1 + max(text.count("\n") for text in pair) for pair in texts]
+    edges = list(accumulate((GAP + LINE * n for n in lines), initial=ABOVE))
+    end, height = edges[-1], edges[-1] + BELOW
     figure = Figure(figsize=(WIDTH, height))
     place = (AXIS, BELOW / height, ACROSS, (end - ABOVE) / height)
     axes: Any = figure.add_axes(place, ylim=(end, ABOVE), yticks=[])
-    put = functools.partial(axes.text, transform=axes.get_yaxis_transform(), va="center")
-    put(NAMES, 0.3, wrapped(finding(report, shown), 76, 2), size=11, weight="bold")
+    put = partial(axes.text, transform=axes.get_yaxis_transform(), va="center")
+    put(NAMES, 0.3, wrapped(finding(report), 76, 2), size=11, weight="bold")
     put(NAMES, 0.65, wrapped(title, 110, 1), color=GREY)
-    for row, top, tall in zip(rows, tops, heights, strict=True):
-        y = top + tall / 2
-        name, words = row.texts()
-        put(NAMES, y, name)
-        put(SCORES, y, number(row.part["score"]), ha="right")
-        put(WORDS, y, words)
-        colour, marker = LOOKS[row.verdict]
-        adjusted = (row.said.adjusted_low, row.said.adjusted_high)
-        axes.plot(adjusted, (y, y), color=colour, linewidth=1)
-        axes.plot(row.ends, (y, y), color=colour, linewidth=3.2, solid_capstyle="butt")
-        look = {"color": colour, "markersize": 8, "markeredgecolor": "white", "clip_on": False}
-        axes.plot([row.point], [y], marker, **look)
     put(NAMES, height - 0.2, wrapped(legend(report), 120), color=GREY)
-    if len(shown) == 1:
+    for row, (name, words), (top, bottom) in zip(rows, texts, pairwise(edges), strict=True):
+        y = (top + bottom) / 2
+        put(NAMES, y, name)
+        put(SCORES, y, number(row["score"]), ha="right")
+        put(WORDS, y, words)
+        colour, marker = LOOKS[row["verdict"]]
+        line = partial(axes.plot, color=colour, solid_capstyle="butt")
+        line(row["adjusted"], (y, y), linewidth=1)
+        line(row["ends"], (y, y), linewidth=3.2)
+        line([row["point"]], [y], marker, markersize=8, markeredgecolor="white", clip_on=False)
+    if len(report["runs"]) == 1:
         axes.set(xlim=(0, 1), xlabel="score")
         return figure
     margin = report["margin"]

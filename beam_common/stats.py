@@ -13,11 +13,15 @@ on the questions both have: what makes a question hard for both cancels out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from beam_common.rows import QuestionKey
+
+Scores = Mapping[QuestionKey, float]
+Ends = tuple[float, float] | tuple[None, None]
 
 ALPHA = 0.05
 POWER = 0.8
@@ -29,61 +33,63 @@ ROUNDING = 1e-12
 class Estimate:
     """A mean with its uncertainty; None where it cannot be known, never NaN.
 
-    `mean` is None without values; `se`, `low`, `high` and `p` are None with fewer than two chats.
-    `p` is two-sided, for the hypothesis that the true mean is 0: of use for differences only.
+    `mean` is None without values; `se` and `p` are None with fewer than two chats. `p` is
+    two-sided, for the hypothesis that the true mean is 0: of use for differences only.
     """
 
     n: int
     chats: int
     mean: float | None = None
     se: float | None = None
-    low: float | None = None
-    high: float | None = None
     p: float | None = None
 
+    def reach(self, probability: float) -> float:
+        """How far this quantile lies from the mean."""
+        return t_quantile(probability, self.chats - 1) * (self.se or 0)
 
-def clustered_mean(values: Mapping[QuestionKey, float]) -> Estimate:
-    """Mean of `values` with its interval; the chat of a question is the first part of its key."""
-    n = len(values)
-    chats: dict[str, list[float]] = {}
-    for key, value in values.items():
-        chats.setdefault(key[0], []).append(value)
-    if n == 0:
-        return Estimate(0, 0)
-    mean = _exact_zero(math.fsum(values.values()) / n)
-    g = len(chats)
-    if g == 1:
+    def interval(self, alpha: float = ALPHA) -> Ends:
+        """The ends of the interval that misses the true mean in a share `alpha` of cases."""
+        if self.mean is None or self.se is None:
+            return None, None
+        half = self.reach(1 - alpha / 2)
+        return self.mean - half, self.mean + half
+
+
+def mean_of(values: Collection[float]) -> float | None:
+    """None for no values."""
+    return _exact(math.fsum(values) / len(values)) if values else None
+
+
+def clustered_mean(scores: Scores) -> Estimate:
+    """The mean with its error; the chat of a question is the first part of its key."""
+    n, mean = len(scores), mean_of(scores.values())
+    sums: defaultdict[str, float] = defaultdict(float)
+    for (chat, _, _), score in scores.items():
+        sums[chat] += score - (mean or 0)
+    g = len(sums)
+    if mean is None or g < 2:
         return Estimate(n, g, mean)
-    squares = math.fsum(math.fsum(x - mean for x in chat) ** 2 for chat in chats.values())
-    se = _exact_zero(math.sqrt(g / (g - 1) * squares) / n)
-    half = t_quantile(1 - ALPHA / 2, g - 1) * se
-    return Estimate(n, g, mean, se, mean - half, mean + half, _p_value(mean, se, g))
+    se = _exact(math.sqrt(g / (g - 1)) * math.hypot(*sums.values()) / n)
+    # Without any spread, that all chats fall on one side of 0 is all there is.
+    p = t_two_sided(mean / se, g - 1) if se else 2.0 ** (1 - g) if mean else 1.0
+    return Estimate(n, g, mean, se, p)
 
 
-def paired_difference(
-    first: Mapping[QuestionKey, float], second: Mapping[QuestionKey, float]
-) -> Estimate:
-    """The mean of second − first over the questions in both."""
-    return clustered_mean({key: second[key] - first[key] for key in first if key in second})
-
-
-def _exact_zero(value: float) -> float:
+def _exact(value: float) -> float:
     return 0.0 if abs(value) < ROUNDING else value
 
 
-def _p_value(mean: float, se: float, chats: int) -> float:
-    """Two-sided p. Without any spread, that all chats fall on one side of 0 is all there is."""
-    if se > 0:
-        return t_two_sided(mean / se, chats - 1)
-    return 1.0 if mean == 0 else 2.0 ** (1 - chats)
+def paired_difference(first: Scores, second: Scores) -> Estimate:
+    """The mean of second − first over the questions in both."""
+    return clustered_mean(differences(first, second))
 
 
-def reach(found: Estimate, probability: float) -> float:
-    """How far the quantile of a mean lies from it, in terms of its standard error."""
-    return t_quantile(probability, found.chats - 1) * (found.se or 0.0)
+def differences(first: Scores, second: Scores) -> dict[QuestionKey, float]:
+    """second − first of the questions in both."""
+    return {key: second[key] - score for key, score in first.items() if key in second}
 
 
-def wilson_interval(found: Estimate) -> tuple[float, float] | tuple[None, None]:
+def wilson_interval(found: Estimate) -> Ends:
     """The interval of a mean between 0 and 1, which stays there; Nones with fewer than two chats.
 
     Wilson's, with the number of independent answers that would give this standard error in place
@@ -91,12 +97,12 @@ def wilson_interval(found: Estimate) -> tuple[float, float] | tuple[None, None]:
     """
     if found.mean is None or found.se is None:
         return None, None
-    m = found.mean
-    n = m * (1 - m) / found.se**2 if found.se else found.chats
-    t2 = t_quantile(1 - ALPHA / 2, found.chats - 1) ** 2
-    half = math.sqrt(t2 * (m * (1 - m) / n + t2 / (2 * n) ** 2))
-    centre, scale = m + t2 / (2 * n), 1 + t2 / n
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+    variance = found.mean * (1 - found.mean)
+    n = variance / found.se**2 if found.se else found.chats
+    w = t_quantile(1 - ALPHA / 2, found.chats - 1) ** 2 / n
+    half = math.sqrt(w * (variance + w / 4))
+    centre = found.mean + w / 2
+    return max(0.0, (centre - half) / (1 + w)), min(1.0, (centre + half) / (1 + w))
 
 
 def is_not_worse(found: Estimate, margin: float) -> bool:
@@ -107,30 +113,29 @@ def is_not_worse(found: Estimate, margin: float) -> bool:
     if found.mean is None or found.se is None:
         return False
     enough = found.se > 0 or 2.0**-found.chats < ALPHA
-    return enough and found.mean - reach(found, 1 - ALPHA) > -margin
+    return enough and found.mean - found.reach(1 - ALPHA) > -margin
 
 
 def detectable(found: Estimate) -> float | None:
     """The smallest true difference that such a comparison calls different in 80 % of cases."""
-    return reach(found, 1 - ALPHA / 2) + reach(found, POWER) if found.se else None
+    return found.reach(1 - ALPHA / 2) + found.reach(POWER) if found.se else None
 
 
 def runs_needed(found: Estimate, margin: float) -> int | None:
     """How many times as many runs of each would show an equal run "not worse" in 80 % of cases."""
     if not found.se:
         return None
-    return math.ceil(((reach(found, 1 - ALPHA) + reach(found, POWER)) / margin) ** 2)
+    return math.ceil(((found.reach(1 - ALPHA) + found.reach(POWER)) / margin) ** 2)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment, in the order given (Holm 1979): the k-th smallest of m p values
     times m − k + 1, never falling, at most 1."""
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, (len(p_values) - rank) * p_values[place])
-        adjusted[place] = min(1.0, highest)
-    return adjusted
+    highest, adjusted = 0.0, {}
+    for rank, p in enumerate(sorted(p_values)):
+        highest = max(highest, (len(p_values) - rank) * p)
+        adjusted[p] = min(1.0, highest)
+    return [adjusted[p] for p in p_values]
 
 
 def fisher(hits: int, n: int, other_hits: int, other_n: int) -> float:

@@ -61,7 +61,7 @@ def view(index: int, *runs: dict[str, Any] | None, text: str = "When?") -> dict[
 
 
 def written(path: Path, report: Any, views: list[dict[str, Any]], title: str = TITLE) -> str:
-    page.write(path / "page.html", *report, views, title)
+    page.write(path / "page.html", report, views, title)
     return (path / "page.html").read_text("utf-8")
 
 
@@ -92,7 +92,7 @@ def test_no_text_becomes_markup(tmp_path: Path, hostile: str) -> None:
         ("vendor-a", 0.270, "lower", hostile),
         ("vendor-b", 0.320, "not worse", "not worse by more than 0.03"),
     )
-    report[0]["notes"] = [hostile]
+    report["notes"] = [hostile]
     runs = [answered(1.0, hostile, verdict(0, 1.0, hostile)), None, None]
     reader = Reader(written(tmp_path, report, [view(0, *runs, text=hostile)], hostile))
     assert reader.tags == plain.tags
@@ -147,7 +147,7 @@ def test_runs_stand_by_score_with_all_that_is_known(tmp_path: Path) -> None:
     text = written(tmp_path, THREE, [])
     assert heads_of(text) == [
         "run", "score", "forest", "difference", "verdict", "p (Holm)", "n", "half points",
-        "tokens", "cut", "failed",
+        "tokens", "cut", "empty", "failed",
     ]  # fmt: skip
     names = re.findall(r"<bdi>(.*?)</bdi>", text)
     assert names == ["vendor-b", "original", "vendor-a"]
@@ -174,15 +174,15 @@ def test_the_forest_has_the_scale_of_its_intervals(tmp_path: Path) -> None:
 def test_a_single_run_shows_its_abilities(tmp_path: Path) -> None:
     text = written(tmp_path, many(0), [view(0, answered(0.0, "I do not know."))])
     assert re.findall(r"<bdi>(.*?)</bdi>", text) == ["overall", "event ordering", "summary"]
-    assert heads_of(text) == ["run", "score", "forest", "n", "tokens", "cut", "failed"]
+    assert heads_of(text) == ["run", "score", "forest", "n", "tokens", "cut", "empty", "failed"]
 
 
 def test_what_is_unknown_breaks_nothing(tmp_path: Path) -> None:
-    report, shown = report_of(
+    report = report_of(
         ("original", 0.312, "reference", "reference"), ("other", 0.2, "undecided", "undecided")
     )
     report["runs"][1] |= part_of(0.2, None) | {"low": None, "high": None}
-    text = written(tmp_path, (report, shown), [view(0, None, None)])
+    text = written(tmp_path, report, [view(0, None, None)])
     assert '"score">0.200<' in text
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from beam_common import plot
 from beam_common.messages import UsageError
-from beam_common.summary import Shown
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -33,26 +32,24 @@ def part_of(score: float, difference: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def report_of(*runs: tuple[str, float, str, str]) -> tuple[dict[str, Any], list[Shown]]:
+def report_of(*runs: tuple[str, float, str, str]) -> dict[str, Any]:
     """A report of runs given as (name, score, verdict, words); the first is the reference."""
-    rows, shown = [], []
+    rows: list[dict[str, Any]] = []
     for name, score, verdict, words in runs:
         difference = round(score - runs[0][1], 3) if rows else None
         row = {
             "name": name, "files": ["scores.jsonl"], "chats": 35, **part_of(score, difference),
             "half_points": score + 0.1, "half_points_difference": difference,
-            "cut": 7, "empty": None, "failed": 0, "mean_completion_tokens": 512.4,
+            "cut": 7, "empty": 0, "failed": 0, "mean_completion_tokens": 512.4,
             "detectable": None, "runs_needed": None, "verdict": verdict, "hides": {},
             "abilities": {"event_ordering": part_of(0.2, None), "summary": part_of(0.5, None)},
         }  # fmt: skip
-        rows.append(row)
         ends = (None, None) if difference is None else (difference - 0.05, difference + 0.05)
-        shown.append(Shown(words, *ends, 700, []))
-    report = {"margin": 0.03, "reference": runs[0][0], "notes": ["judges differ"], "runs": rows}
-    return report, shown
+        rows.append({**row, "words": words, "hidden": [], "answers": 700, "adjusted": ends})
+    return {"margin": 0.03, "reference": runs[0][0], "notes": ["judges differ"], "runs": rows}
 
 
-def many(n: int) -> tuple[dict[str, Any], list[Shown]]:
+def many(n: int) -> dict[str, Any]:
     """A reference and n others, of every verdict."""
     others = [
         (f"{LONG_NAME}/{i}", 0.25 + i / 1000, VERDICTS[i % len(VERDICTS)], UNDECIDED)
@@ -106,7 +103,7 @@ def test_the_ending_says_the_format_and_no_setting_stays_changed(
 ) -> None:
     before = dict(matplotlib.rcParams)
     plot.check(tmp_path / name)
-    plot.write(tmp_path / name, *THREE, TITLE)
+    plot.write(tmp_path / name, THREE, TITLE)
     assert (tmp_path / name).read_bytes().startswith(begins)
     assert dict(matplotlib.rcParams) == before
 
@@ -114,9 +111,9 @@ def test_the_ending_says_the_format_and_no_setting_stays_changed(
 def test_the_finding_names_a_score_a_verdict_or_counts_verdicts() -> None:
     words = "lower by 0.042 (0.012 to 0.072)"
     pair = report_of(("a", 0.312, "reference", "reference"), ("b", 0.270, "lower", words))
-    assert plot.finding(*many(0)) == "original: 0.312"
-    assert plot.finding(*pair) == f"b is {words}"
-    assert plot.finding(*many(7)) == (
+    assert plot.finding(many(0)) == "original: 0.312"
+    assert plot.finding(pair) == f"b is {words}"
+    assert plot.finding(many(7)) == (
         "7 runs against original: "
         "2 lower, 2 lower within margin, 1 undecided, 1 not worse, 1 higher"
     )
@@ -148,7 +145,7 @@ def lines_at(figure: Any) -> list[list[tuple[float, ...]]]:
 
 
 def test_runs_are_drawn_by_score_with_both_intervals() -> None:
-    best, reference, worst = lines_at(plot.draw(*THREE, TITLE))
+    best, reference, worst = lines_at(plot.draw(THREE, TITLE))
     assert best[0] == pytest.approx((-0.042, 0.058))  # 0.320 - 0.312 = 0.008 ± 0.05
     assert best[1] == pytest.approx((-0.022, 0.038))  # ± 0.03
     assert best[2] == pytest.approx((0.008,))
@@ -157,16 +154,16 @@ def test_runs_are_drawn_by_score_with_both_intervals() -> None:
 
 
 def test_a_run_without_a_common_question_has_no_point() -> None:
-    report, shown = report_of(
+    report = report_of(
         ("original", 0.312, "reference", "reference"), ("other", 0.2, "undecided", "undecided")
     )
     report["runs"][1] |= part_of(0.2, None)
-    shown[1] = Shown("undecided: no question in common", None, None, None, [])
-    assert lines_at(plot.draw(report, shown, TITLE))[1] == [(None, None), (None, None), (None,)]
+    report["runs"][1]["adjusted"] = (None, None)
+    assert lines_at(plot.draw(report, TITLE))[1] == [(None, None), (None, None), (None,)]
 
 
 def test_a_single_run_shows_its_abilities_on_the_scale_of_scores() -> None:
-    figure = plot.draw(*many(0), TITLE)
+    figure = plot.draw(many(0), TITLE)
     points = [row[2] for row in lines_at(figure)]
     assert points == [(0.312,), (0.2,), (0.5,)]
     assert figure.axes[0].get_xlim() == (0, 1)
@@ -176,11 +173,11 @@ def test_a_single_run_shows_its_abilities_on_the_scale_of_scores() -> None:
 
 
 def test_words_and_what_hides_behind_the_score_stand_beside_the_run() -> None:
-    report, shown = report_of(
+    report = report_of(
         ("original", 0.312, "reference", "reference"), ("$x_1$", 0.2, "lower", "lower by 0.112")
     )
-    shown[1].hides.append("21 of 700 answers failed")
-    texts = plot.draw(report, shown, TITLE).axes[0].texts
+    report["runs"][1]["hidden"].append("21 of 700 answers failed")
+    texts = plot.draw(report, TITLE).axes[0].texts
     assert "lower by 0.112\n21 of 700 answers failed" in [text.get_text() for text in texts]
     assert "$x_1$" in [text.get_text() for text in texts]
 
@@ -195,10 +192,10 @@ def test_words_and_what_hides_behind_the_score_stand_beside_the_run() -> None:
 def test_no_text_meets_another_or_leaves_the_picture(others: int, name: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    report, shown = many(others)
+    report = many(others)
     report["runs"][-1]["name"] = name
     with matplotlib.rc_context(plot.STYLE):
-        figure = plot.draw(report, shown, TITLE)
+        figure = plot.draw(report, TITLE)
         figure.canvas = FigureCanvasAgg(figure)
         figure.canvas.draw()
     axes = figure.axes[0]

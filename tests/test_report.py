@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from judged import failed, question, questions, write_run
 
-from beam_common.comparison import load_subjects, report_object, shown_of, verdict_of, words_of
+from beam_common.comparison import load_subjects, report_object, verdict_of, with_words, words_of
 from beam_common.rows import ABILITIES
 from beam_common.stats import Estimate
 from beam_report import main, views_of
@@ -118,12 +118,12 @@ def test_verdicts(mean: float, se: float, p_holm: float, verdict: str) -> None:
         ),
         pytest.param(
             {"verdict": "undecided", "files": ["a", "b"]},
-            UNDECIDED + "4 times the runs would settle 0.03",
+            UNDECIDED + "about 8 runs of each would settle 0.03",
             id="undecided-although-asked-twice",
         ),
         pytest.param(
             {"verdict": "undecided", "runs_needed": 1},
-            UNDECIDED + "more runs of each would settle 0.03",
+            UNDECIDED + "about 2 runs of each would settle 0.03",
             id="undecided-close-to-the-margin",
         ),
         pytest.param(
@@ -177,9 +177,10 @@ def test_adjusted_interval_is_wider_with_more_runs(tmp_path: Path) -> None:
     widths = []
     for count in (2, 3):
         subjects = load_subjects(paths[:count])
-        reference, first, *_ = shown_of(subjects, report_object(subjects, 0.03))
-        assert reference.adjusted_low is None
-        widths.append((first.adjusted_high or 0) - (first.adjusted_low or 0))
+        reference, first, *_ = with_words(report_object(subjects, 0.03), subjects)["runs"]
+        assert reference["adjusted"] == (None, None)
+        low, high = first["adjusted"]
+        widths.append(high - low)
     assert widths[1] / widths[0] == pytest.approx(2.9687 / 2.4469, rel=1e-4)
 
 
@@ -240,7 +241,7 @@ def test_cut_answers_are_told_where_the_score_sees_nothing(
     cut = [*questions(1, [1.0, 0.0] * 5, finish_reason="length"), *good[10:]]
     text = report(capsys, write_run(tmp_path / "a", good), f"b={write_run(tmp_path / 'b', cut)}")
     first = text.splitlines()[0]
-    assert "of it 0 from 10 answers that were cut at the length limit" in first
+    assert "of it 0.00 from 10 answers that were cut at the length limit" in first
     assert "(reference: 0; p < 0.01)" in first
     assert re.search(r"^b .* 10\.0% +0\.0% +0\.0% +100 +not worse$", text, re.MULTILINE)
 

@@ -65,8 +65,8 @@ def test_mean_and_error(chats: list[list[float]], mean: float, squared_error: fl
     t = {1: 12.7062, 2: 4.30265, 3: 3.18245}[len(chats) - 1]
     assert found.mean == pytest.approx(mean)
     assert found.se == pytest.approx(math.sqrt(squared_error))
-    assert found.low == pytest.approx(mean - t * math.sqrt(squared_error), rel=1e-5)
-    assert found.high == pytest.approx(mean + t * math.sqrt(squared_error), rel=1e-5)
+    half = t * math.sqrt(squared_error)
+    assert found.interval() == pytest.approx((mean - half, mean + half), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_mean_and_error(chats: list[list[float]], mean: float, squared_error: fl
 def test_no_interval_without_two_chats(values: Scores, expected: Estimate) -> None:
     found = clustered_mean(values)
     assert found == expected
-    assert wilson_interval(found) == NOTHING
+    assert found.interval() == wilson_interval(found) == NOTHING
     assert not is_not_worse(found, 0.03)
     assert (detectable(found), runs_needed(found, 0.03)) == NOTHING
 
@@ -128,7 +128,7 @@ def test_interval_and_p_against_scipy(seed: int) -> None:
     found = clustered_mean(values)
     assert found.se == pytest.approx(expected)
     interval = stats.t.interval(0.95, len(chats) - 1, mean, expected)
-    assert (found.low, found.high) == pytest.approx(interval)
+    assert found.interval() == pytest.approx(interval)
     assert found.p == pytest.approx(stats.ttest_1samp(weighted, -mean).pvalue, abs=1e-12)
 
 
