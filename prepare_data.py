@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from beam_common.cli import Parser, comma_list
@@ -49,8 +49,6 @@ PROMPT_SOURCE = "src/prompts.py"  # of the release
 PROMPT_NAME = "unified_llm_judge_base_prompt"  # in it
 PROMPT_FILE = OFFICIAL_PATH.name
 
-Digests = Mapping[str, Json]  # of the parts of what is installed
-
 
 # ------------------------------------------------------------------------------------------------
 # The chats.
@@ -67,7 +65,7 @@ def download(args: argparse.Namespace, tag: str) -> Path:
         and (not args.chats or path.split("/")[2] in args.chats)
     }
     files[PROMPT_SOURCE] = blobs[PROMPT_SOURCE]
-    cache: Path = args.out_dir / ".download"
+    cache = Path(args.out_dir, ".download")
     fetch_all(files, args.mirror, cache)
     return cache / tier
 
@@ -89,19 +87,18 @@ def chats_in(folder: Path) -> list[str]:
 def chat_files(folder: Path, args: argparse.Namespace) -> list[Path]:
     """The file of each chat in numeric order; one that lacks it or its questions is an error, or
     left out."""
-    complete: list[Path] = []
-    lacking: list[str] = []
+    complete, lacking = [], []
     for chat in sorted(sorted({*(args.chats or chats_in(folder))}), key=len):
         path = folder / chat / TRUNCATED_CHAT
         if not args.prefer_truncated or not path.exists():
             path = folder / chat / CHAT
         absent = [file for file in (path, folder / chat / QUESTIONS) if not file.exists()]
-        lacking += map(str, absent)
+        lacking += [str(file) for file in absent]
         complete += [] if absent else [path]
-    problem = f"there is no {', '.join(lacking)}"
-    if lacking and not (complete and args.allow_missing):
-        raise UsageError(f"{problem}; complete it; --allow-missing leaves out incomplete chats")
     if lacking:
+        problem = f"there is no {', '.join(lacking)}"
+        if not (complete and args.allow_missing):
+            raise UsageError(f"{problem}; complete it; --allow-missing leaves out incomplete chats")
         say(f"warning: {problem}; such chats are left out")
     return complete
 
@@ -164,7 +161,7 @@ def _from_hub() -> Path:
 # Comparing with what is recorded.
 
 
-def report(name: str, found: Digests, expected: Digests) -> bool:
+def report(name: str, found: Json, expected: Json) -> bool:
     """Print how digests compare with what is recorded; False where one differs."""
     fine = True
     for part, digest in found.items():
@@ -176,7 +173,7 @@ def report(name: str, found: Digests, expected: Digests) -> bool:
     return fine
 
 
-def compare(name: str, paths: Sequence[Path], expected: Digests) -> bool | None:
+def compare(name: str, paths: Sequence[Path], expected: Json) -> bool | None:
     """Report on a pair or on one file; whether it is right, None where nothing is installed."""
     if not any(path.exists() for path in paths):
         print(f"{name}: not installed")
@@ -243,8 +240,6 @@ def prepare(args: argparse.Namespace, tag: str) -> None:
 @command
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    if not args.mirror.startswith(("http://", "https://")):
-        raise UsageError(f"--mirror {args.mirror} is no URL such as https://host/BEAM")
     tag = tag_of(args.tag or (args.src.resolve().name if args.src else ""))
     try:
         if args.tokenizer:

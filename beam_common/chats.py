@@ -65,16 +65,13 @@ class ChatsFile:
         self.path = path
         self.starts: dict[str, int] = {}  # of each chat, its line's offset in the unpacked file
         self.sizes: dict[str, int] = {}  # and the UTF-8 bytes of its contents
-        self.messages_in_all = self.bytes = 0
         digest = hashlib.sha256()
-        for line, row in unique_rows(path, CHAT, lambda row: f"chat {row['chat_id']}"):
+        for line, row in unique_rows(path, CHAT):
             chat_id, messages = str(row["chat_id"]), row["messages"]
             if not all(map(_is_message, messages)):
                 raise UsageError(f"{path} line {line.number}: a message without role or content")
             self.starts[chat_id] = line.start
             self.sizes[chat_id] = sum(utf8_length(message["content"]) for message in messages)
-            self.messages_in_all += len(messages)
-            self.bytes += len(line.raw)
             digest.update(line.raw)
         self.sha256 = digest.hexdigest()  # of the unpacked text, blank lines apart
         self._file = open_maybe_gzip(path)
@@ -126,6 +123,8 @@ class Chats:
         self.shrunk: dict[str, int] = {}  # chats cut further, and the first message kept
         self._counter = counter
         self._budget = math.inf if budget is None else budget
+        fitting = {chat for chat, size in file.sizes.items() if size <= self._budget}
+        self._uncounted = fitting if counter and counter.bytes_bound else set()
         # Of chats that were read, which are never counted again: the role and size of each message,
         # and whether sizes are tokens, not bytes.
         self._measures: dict[str, tuple[list[str], list[int], bool]] = {}
@@ -139,8 +138,8 @@ class Chats:
         Loading holds the interpreter for longer than requests in flight should wait, so this comes
         before them.
         """
-        if counter := next(filter(None, map(self._counter_for, chat_ids)), None):
-            counter.load()
+        if self._counter and {*chat_ids} - self._uncounted:
+            self._counter.load()
 
     async def prompt(self, chat_id: str) -> Prompt:
         """The prompt of a chat: built once for all who ask, off the event loop, and held until it
@@ -160,7 +159,7 @@ class Chats:
         lengths = [utf8_length(message["content"]) for message in messages]
         new = chat_id not in self._measures
         if new:
-            counter = self._counter_for(chat_id)
+            counter = None if chat_id in self._uncounted else self._counter
             sizes = counter.count([m["content"] for m in messages]) if counter else lengths
             self._measures[chat_id] = [m["role"] for m in messages], sizes, counter is not None
         roles, sizes, counted = self._measures[chat_id]
@@ -202,8 +201,3 @@ class Chats:
             f"{prompt.messages:,} messages are left out now"
         )
         return True
-
-    def _counter_for(self, chat_id: str) -> TokenCounter | None:
-        """What must count a chat; None where it is sent whole without counting."""
-        counter, size = self._counter, self.file.sizes[chat_id]
-        return None if counter and counter.bytes_bound and size <= self._budget else counter

@@ -16,7 +16,7 @@ from beam_common.cli import shown_url
 from beam_common.files import placeholder
 from beam_common.messages import Repeats, StoppedEarly, UsageError, one_line, plural, say
 from beam_common.progress import Progress
-from beam_common.rows import DATA_DIR, Row
+from beam_common.rows import DATA_DIR
 
 COMMIT = "b2a3ee8ba12d68f83143dda191097dc3e028ddd3"
 MIRROR = f"https://raw.githubusercontent.com/mohammadtavakoli78/BEAM/{COMMIT}"
@@ -26,15 +26,10 @@ FIRST_WAIT = 2.0  # seconds before a second attempt; twice as long before each f
 LONGEST_SILENCE = 30.0  # seconds without a byte
 
 
-class AttemptFailed(Exception):
-    """Another attempt may do better."""
-
-
 def release_files() -> dict[str, str]:
     """The git blob id of each file of the release that is used, by its path."""
     lines = (DATA_DIR / "release.tsv").read_text("utf-8").splitlines()
-    rows = (line.partition("\t") for line in lines)  # without a tab: the head
-    return {path: blob for blob, _, path in rows if path}
+    return {path: blob for blob, path in map(str.split, lines)}
 
 
 def blob_id(path: Path) -> str:
@@ -57,15 +52,20 @@ class Download:
         import httpx2  # the client that the openai package brings, with certificates of its own
 
         self._mirror, self._folder = shown_url(mirror), folder.resolve()
-        self._error = httpx2.HTTPError
+        self._failed = httpx2.HTTPError  # another attempt may do better
         self.repeats = Repeats()
         self.stopping = threading.Event()
-        options: Row = {"base_url": mirror, "follow_redirects": True, "timeout": LONGEST_SILENCE}
         try:
-            self._client = httpx2.Client(**options)
+            if not mirror.startswith(("http://", "https://")):
+                raise ValueError(f"{mirror} is no URL such as https://host/BEAM")
+            self._client = httpx2.Client(
+                base_url=mirror, follow_redirects=True, timeout=LONGEST_SILENCE
+            )
         except (ValueError, ImportError, OSError, httpx2.InvalidURL) as error:
-            ways_out = "check --mirror, the proxy variables and SSL_CERT_FILE"
-            raise UsageError(f"no download: {one_line(str(error), 120)}; {ways_out}") from error
+            raise UsageError(
+                f"no download: {one_line(str(error), 120)}; check --mirror, the proxy variables "
+                "and SSL_CERT_FILE"
+            ) from error
 
     def fetch(self, path: str, blob: str) -> None:
         """Bring a file, unless it is there or the server has none. StoppedEarly: other trouble."""
@@ -76,7 +76,7 @@ class Download:
             try:
                 if not self._attempt(path, blob, part, held):
                     return
-            except (AttemptFailed, OSError, self._error) as error:
+            except (OSError, self._failed) as error:
                 failures = 1 if size_of(part) > held else failures + 1
                 problem = one_line(str(error), 160) or type(error).__name__
                 if failures >= ATTEMPTS or isinstance(error, OSError):
@@ -104,7 +104,7 @@ class Download:
                 part.unlink(missing_ok=True)
             if status != 200 and not resumed:
                 passing = status >= 500 or status in (206, 408, 416, 425, 429)
-                raise (AttemptFailed if passing else OSError)(f"HTTP {status}")
+                raise (self._failed if passing else OSError)(f"HTTP {status}")
             # Unbuffered: a kill loses nothing that has arrived.
             with open(part, "ab" if resumed else "wb", buffering=0) as out:
                 for piece in reply.iter_bytes():
@@ -114,15 +114,15 @@ class Download:
         if blob_id(part) != blob:
             what = placeholder(part.read_bytes()) or "another content than the release's"
             part.unlink()
-            raise AttemptFailed(f"what came is {what}")
+            raise self._failed(f"what came is {what}")
         part.replace(part.with_suffix(""))
         return True
 
 
 def fetch_all(files: Mapping[str, str], mirror: str, folder: Path) -> None:
     """Bring files, given with their blob ids, into `folder`; not those that the server lacks."""
-    say(f"{plural(len(files), 'file')} from {shown_url(mirror)} into {folder}")
     download = Download(mirror, folder)
+    say(f"{plural(len(files), 'file')} from {shown_url(mirror)} into {folder}")
     progress = Progress(len(files), 0, "file", lambda: f"into {folder}")
     pool = ThreadPoolExecutor(AT_ONCE)
     try:

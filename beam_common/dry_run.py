@@ -12,22 +12,22 @@ from beam_common.rows import QuestionRow
 
 def dry_run(questions: Sequence[QuestionRow], chats: Chats, budget: int | None) -> list[str]:
     """Statistics of the prompts that a run would send."""
-    rows = [["chat", "questions", "messages", "left out", "tokens", "sent"]]
+    row = "{:>8} {:>10} {:>9} {:>9} {:>12} {:>12}".format
+    lines = [row("chat", "questions", "messages", "left out", "tokens", "sent")]
     total = distinct = 0
     bound = ""
     for chat_id, n in Counter(str(q["chat_id"]) for q in questions).items():
         prompt = chats.build(chat_id)
         mark = "" if prompt.counted else "≤ "
         bound = bound or mark
-        tokens = [f"{mark}{size:,}" for size in (prompt.tokens, prompt.kept_tokens)]
-        rows.append([chat_id, str(n), f"{prompt.messages:,}", f"{prompt.first:,}", *tokens])
+        tokens, sent = f"{mark}{prompt.tokens:,}", f"{mark}{prompt.kept_tokens:,}"
+        lines.append(row(chat_id, n, prompt.messages, prompt.first, tokens, sent))
         total += n * prompt.kept_tokens
         distinct += prompt.kept_tokens
     limit = "never truncated" if budget is None else f"budget {budget:,} tokens a chat"
-    lines = [" ".join(f"{cell:>11}" for cell in row) for row in rows]
     lines += [
         "",
-        f"{plural(len(rows) - 1, 'chat')}, {plural(len(questions), 'question')}; {limit}",
+        f"{plural(len(lines) - 1, 'chat')}, {plural(len(questions), 'question')}; {limit}",
         f"prompt tokens in all (without the questions themselves): {bound}{total:,}",
         f"prompt tokens in distinct prefixes, each paid in full once: {bound}{distinct:,}",
     ]

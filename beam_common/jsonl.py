@@ -129,17 +129,15 @@ def read_rows(path: Path, wanted: Wanted, fate: str = "left out") -> Iterator[Ro
             say(f"warning: {path} {place}: {problem}; {fate}")
 
 
-def unique_rows(
-    path: Path, wanted: Wanted, name: Callable[[Row], str]
-) -> Iterator[tuple[Line, Row]]:
-    """The rows of a file in which each `name` stands once, with their lines. UsageError for the
-    first line that is damaged or repeats a name."""
+def unique_rows(path: Path, wanted: Wanted) -> Iterator[tuple[Line, Row]]:
+    """The rows of chats or questions, with their lines. UsageError for the first line that is
+    damaged, or about what an earlier line was about."""
     seen: set[str] = set()
     for line in read_lines(path, wanted):
         row, problem = line.row or {}, line.problem
-        label = name(row) if row else ""
+        label = " ".join(str(row[name]) for name in IDENTITY if name in row)
         if label in seen:
-            problem = f"{label} stands twice"
+            problem = f"chat {label} stands twice"
         if problem:
             raise UsageError(f"{path} line {line.number}: {problem}; make the file anew")
         seen.add(label)

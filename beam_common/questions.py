@@ -11,7 +11,7 @@ from beam_common.command import started_by
 from beam_common.jsonl import QUESTION, unique_rows
 from beam_common.messages import UsageError
 from beam_common.release import SAMPLE, TIERS, pair_of, tag_hint, tag_of
-from beam_common.rows import DATA_DIR, QuestionRow, key_of, name_of
+from beam_common.rows import DATA_DIR, QuestionRow
 
 
 def select(
@@ -42,27 +42,22 @@ def data_files(tag: str, chats: str | None, questions: str | None) -> tuple[Path
     """The chats and questions file of a tag or of the flags that name others; UsageError where one
     is missing."""
     tag = tag_of(tag)
-    files = []
-    for given, default in zip((chats, questions), pair_of(DATA_DIR, tag), strict=True):
-        path = Path(given or default)
-        if not path.is_file():
-            flags = "check --chats-file and --questions-file"
-            way_out = flags if chats or questions else _way_to_data(tag)
-            raise UsageError(f"no data: there is no file {path}; {way_out}")
-        files.append(path)
-    return files[0], files[1]
-
-
-def _way_to_data(tag: str) -> str:
-    if tag in TIERS:
-        make = f"{started_by('prepare_data.py')} --tag {tag}"
-        return f"make it with `{make}`, or try the sample that is here: --tag sample"
-    return tag_hint(tag, SAMPLE)
+    pair = pair_of(DATA_DIR, tag)
+    paths = Path(chats or pair[0]), Path(questions or pair[1])
+    if absent := [path for path in paths if not path.is_file()]:
+        way_out = tag_hint(tag, SAMPLE)
+        if chats or questions:
+            way_out = "check --chats-file and --questions-file"
+        elif tag in TIERS:
+            make = f"{started_by('prepare_data.py')} --tag {tag}"
+            way_out = f"make it with `{make}`, or try the sample that is here: --tag sample"
+        raise UsageError(f"no data: there is no file {absent[0]}; {way_out}")
+    return paths
 
 
 def read_questions(path: Path) -> list[QuestionRow]:
     """The questions of a file; UsageError naming the line of what is none or stands twice."""
-    rows = [row for _, row in unique_rows(path, QUESTION, lambda row: name_of(key_of(row)))]
+    rows = [row for _, row in unique_rows(path, QUESTION)]
     if not rows:
         raise UsageError(f"{path} holds no questions; make it anew with prepare_data.py")
     return cast(list[QuestionRow], rows)

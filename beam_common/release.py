@@ -64,9 +64,9 @@ def pair_of(folder: Path, tag: str) -> tuple[Path, Path]:
     return folder / f"beam_{tag}_chats.jsonl.gz", folder / f"beam_{tag}_questions.jsonl"
 
 
-def recorded() -> Row:
+def recorded() -> Any:
     """What `data/digests.json` holds: `tags`, each with the digests of its pair."""
-    return dict(json.loads((DATA_DIR / "digests.json").read_bytes()))
+    return json.loads((DATA_DIR / "digests.json").read_bytes())
 
 
 def known_data(questions_sha256: str, chats_sha256: str) -> str:

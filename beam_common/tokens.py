@@ -107,21 +107,19 @@ class BundledCounter(TokenCounter):
 
     def read(self) -> bytes:
         """The vocabulary's file, which is the known one. UsageError with the ways out."""
-        ways_out = (
-            f"install it with `{started_by('prepare_data.py')} --tokenizer hub` (or the path of a "
-            "local copy in place of hub), point --tokenizer at another tokenizer, or pass an empty "
-            "--tokenizer to send chats whole"
-        )
         try:
             content = self._path.read_bytes()
+            if hashlib.sha256(content).hexdigest() == self.sha256:
+                return content
+            problem = placeholder(content) or f"this is not the vocabulary of {self.name}"
         except OSError as error:
-            raise UsageError(
-                f"{self._path}, needed to count tokens: {error.strerror}; {ways_out}"
-            ) from error
-        if hashlib.sha256(content).hexdigest() != self.sha256:
-            what = placeholder(content) or f"not the vocabulary of {self.name}"
-            raise UsageError(f"{self._path} is {what}: {ways_out}")
-        return content
+            problem = str(error.strerror)
+        raise UsageError(
+            f"{self._path}, needed to count tokens: {problem}; install it with "
+            f"`{started_by('prepare_data.py')} --tokenizer hub` (or the path of a local copy in "
+            "place of hub), point --tokenizer at another tokenizer, or pass an empty --tokenizer "
+            "to send chats whole"
+        )
 
 
 class LibraryCounter(TokenCounter):

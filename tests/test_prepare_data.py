@@ -116,7 +116,10 @@ def test_the_sample_is_made_from_its_source(tmp_path: Path, capsys: Screen) -> N
     assert prepare_data.main(flags) == 0
     for name in ("beam_sample_questions.jsonl", "beam_sample_chats.jsonl.gz"):
         assert (tmp_path / name).read_bytes() == (DATA_DIR / name).read_bytes()
-    assert 'sample chats: ok: {"number": 3, "messages": 216' in capsys.readouterr().out
+    assert (
+        'sample chats: ok: {"number": 3, "sha256": "0dc0e2b7790e66067302d1926c89'
+        in capsys.readouterr().out
+    )
 
 
 def test_numeric_order_and_folders_that_are_no_number(tmp_path: Path, capsys: Screen) -> None:
@@ -234,16 +237,14 @@ def test_bad_input(name: str, content: Any, problem: str, tmp_path: Path, capsys
         pytest.param(
             ".", [], "takes a tier directory such as BEAM/chats/1M", id="the folder above"
         ),
-        pytest.param(
-            "src", ["--chats", "1,7"], "src/7/chat.json, ", id="no chat 7"
-        ),
+        pytest.param("src", ["--chats", "1,7"], "src/7/chat.json, ", id="no chat 7"),
         pytest.param("src", ["--chats", ","], "--chats: nothing is listed", id="no chat named"),
         pytest.param(
             "src", ["--chats", "7", "--allow-missing"], "src/7/chat.json, ", id="none is left"
         ),
         pytest.param("src", ["--out-dir", "/dev/null/x"], "/dev/null", id="no place for outputs"),
         pytest.param("pipe", [], "1/chat.json: there is no such file, or it is no", id="a FIFO"),
-        pytest.param("src", ["--mirror", "host"], "--mirror host is no URL", id="mirror"),
+        pytest.param("", ["--mirror", "host"], "host is no URL such as https://host", id="mirror"),
         pytest.param("", ["--tag", "128m"], "did you mean --tag 128k?", id="misspelt tier"),
         pytest.param(
             "",
@@ -507,14 +508,14 @@ def sample(tmp_path: Path, tokenizer: Path) -> Path:
 def test_check_of_what_is_right(sample: Path, capsys: Screen) -> None:
     assert check(sample) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith('sample chats: ok: {"number": 3, "messages": 216, "bytes": 118734')
+    assert lines[0].startswith('sample chats: ok: {"number": 3, "sha256": "0dc0e2b7790e')
     assert lines[1].startswith('sample questions: ok: {"lines": 60, "bytes": 34495, "sha256": ')
     absent = ("128k", "500k", "1m", "10m", "judge prompt", "vocabulary")
     assert lines[2:] == [f"{name}: not installed" for name in absent]
     assert check(sample, "--tag", "1M") == 1, "asked for by name and not there"
     assert prepare(make_tier(sample / "src", "1"), sample) == 0
     assert check(sample, "--tag", "t") == 0
-    assert 't chats: no digest is recorded: {"number": 1, "messages": 3' in capsys.readouterr().out
+    assert 't chats: no digest is recorded: {"number": 1, ' in capsys.readouterr().out
     (sample / "beam_t_questions.jsonl").unlink()
     assert check(sample, "--tag", "t") == 1, "half a pair"
 
@@ -533,7 +534,7 @@ QUESTIONS, CHATS = "beam_sample_questions.jsonl", "beam_sample_chats.jsonl.gz"
         (
             QUESTIONS,
             lambda b: b.replace(b'index": 0', b'index": 1', 1),
-            "abstention/1 stands twice",
+            "line 2: chat 1 abstention 1 stands twice",
         ),
         (QUESTIONS, lambda b: b.replace(b"the", b"The", 1), 'questions: differs from {"lines": 60'),
         (CHATS, lambda packed: packed[:-100], "damaged gzip file"),

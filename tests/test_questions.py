@@ -54,7 +54,9 @@ def test_select(choice: dict[str, Any], chosen: list[int]) -> None:
         pytest.param([], "no questions", id="empty"),
         pytest.param([question(3), [1]], "line 2: not a JSON object", id="a-list"),
         pytest.param([question(3, rubric="x")], "line 1: .*'rubric' is \"x\"", id="bare-rubric"),
-        pytest.param([question(3), question("3")], "line 2: chat 3 abs.* twice", id="twice"),
+        pytest.param(
+            [question(3), question("3")], "line 2: chat 3 abstention 0 stands twice", id="twice"
+        ),
     ],
 )
 def test_damage_is_named_by_its_line(tmp_path: Path, rows: list[Any], said: str) -> None:

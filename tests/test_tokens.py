@@ -112,7 +112,7 @@ def test_a_missing_vocabulary_names_three_ways_out(tmp_path: Path) -> None:
 def test_another_file_in_place_of_the_vocabulary_is_refused(tmp_path: Path) -> None:
     path = small_tokenizer(tmp_path) / "tiktoken.model"
     path.write_bytes(path.read_bytes()[:-2] + b"9\n")
-    with pytest.raises(UsageError, match=r"tiktoken\.model is not the vocabulary of Kimi-K2\.6"):
+    with pytest.raises(UsageError, match=r"tiktoken\.model.* not the vocabulary of Kimi-K2\.6"):
         BundledCounter(folder=tmp_path).load()
 
 
