@@ -155,6 +155,7 @@ class Run:
     def stop(self, ended: Ended, drop: bool = False) -> None:
         """Send no further request. What waits is given up, with `drop` what is in flight, too."""
         self._stopped = self._stopped or ended
+        self._held.clear()  # an answer that is still to come does not record them
         for task, job in list(self._tasks.items()):
             if job in self._asking and (drop or job not in self._flying):
                 task.cancel()
