@@ -185,7 +185,9 @@ class Run:
         )
 
     async def _turn(self, job: Job) -> None:
-        """Wait for a place; a job has one when its task begins."""
+        """Wait for a place; a job has one when its task begins. CancelledError after a stop."""
+        if self._stopped:
+            raise asyncio.CancelledError
         if job in self._ready:
             self._ready.discard(job)
             return
@@ -196,9 +198,6 @@ class Run:
         await turn
 
     async def _attempt(self, job: Job, body: Sequence[bytes]) -> Reply | Failure:
-        """Make one request. Raises CancelledError instead where the run has stopped."""
-        if self._stopped:
-            raise asyncio.CancelledError
         job.alone = not self._flying
         for other in self._flying:
             other.alone = False
