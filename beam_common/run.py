@@ -131,6 +131,7 @@ class Run:
         asking anew, since its body will be another one.
         """
         self._asking.add(job)
+        job.attempts = 0  # a job may ask more than once
         try:
             while True:
                 await self._turn(job)
