@@ -59,14 +59,13 @@ async def wait_until_up(
     """Ask with `probe` after 1, 2, 4 … 60 s, until any reply ends the outage.
 
     Gives "" then, else why the run has to stop: the endpoint was down for `max_outage` seconds, has
-    never answered, or refuses every request. `on_confirmed` is called each time a probe fails.
+    never answered, or refuses every request. `on_confirmed` is called each time a probe fails. To be
+    cancelled when a request in flight is answered meanwhile.
     """
     for attempt in itertools.count(1):
         await asyncio.sleep(backoff(attempt, waits))
-        if not outage.down:  # a request in flight was answered meanwhile
-            return ""
         outcome = await endpoint.ask(probe, first_piece_only=True)
-        if not outage.down or isinstance(outcome, Reply) or outcome.kind == "refused":
+        if isinstance(outcome, Reply) or outcome.kind == "refused":
             return ""
         if outcome.kind == "fatal":  # a server may hang up on a large body instead of saying so
             return outcome.with_advice

@@ -111,8 +111,6 @@ class Run:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), progress.interval)
                 progress.tick(self._endpoint.last_byte_at if self._flying else None)
-        if self._probing:
-            self._probing.cancel()
         self.errors.flush()
         progress.close()
         if self._broken:
@@ -157,6 +155,8 @@ class Run:
         """Send no further request. What waits is given up, with `drop` what is in flight, too."""
         self._stopped = self._stopped or ended
         self._held.clear()  # an answer that is still to come does not record them
+        if self._probing:
+            self._probing.cancel()
         for task, job in list(self._tasks.items()):
             if job in self._asking and (drop or job not in self._flying):
                 task.cancel()
@@ -249,6 +249,8 @@ class Run:
         confirmed = self._outage.confirmed
         self._outage.replied()
         self._suspects.clear()
+        if self._probing:
+            self._probing.cancel()
         if confirmed:
             down = duration_text(time.monotonic() - self._outage.since)
             say(f"the endpoint answers again, after {down}")
@@ -307,7 +309,7 @@ class Run:
         )
         if reason:
             self.stop(Ended(1, reason))
-        elif self._outage.down:
+        else:
             self._replied()
 
     def _give_back(self) -> None:
