@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from beam_common.cli import shown_url
 from beam_common.endpoint import Endpoint
@@ -54,15 +53,15 @@ async def wait_until_up(
     outage: Outage,
     max_outage: float,
     waits: Waits,
-    on_confirmed: Callable[[], None],
 ) -> str:
     """Ask with `probe` after 1, 2, 4 … 60 s, until any reply ends the outage.
 
     Gives "" then, else why the run has to stop: the endpoint was down for `max_outage` seconds, has
-    never answered, or refuses every request. `on_confirmed` is called each time a probe fails. To be
-    cancelled when a request in flight is answered meanwhile.
+    never answered, or refuses every request. To be cancelled when a request in flight is answered.
     """
-    for attempt in itertools.count(1):
+    attempt = 0
+    while True:
+        attempt += 1
         await asyncio.sleep(backoff(attempt, waits))
         outcome = await endpoint.ask(probe, first_piece_only=True)
         if isinstance(outcome, Reply) or outcome.kind == "refused":
@@ -72,7 +71,6 @@ async def wait_until_up(
         if not outage.confirmed:
             say(f"the endpoint is down: {outcome.text}; asking it now and then until it answers")
         outage.confirmed = True
-        on_confirmed()
         down = time.monotonic() - outage.since
         if outage.has_answered and down >= max_outage:
             reason = f"the endpoint was down for {duration_text(max_outage)} (--max-outage)"
@@ -80,4 +78,3 @@ async def wait_until_up(
         if not outage.has_answered and down >= waits.never_answered:
             url = shown_url(endpoint.base_url)
             return f"nothing at {url} answers: is the server running? {outcome.with_advice}"
-    raise AssertionError("counting does not end")

@@ -23,7 +23,7 @@ from beam_common.endpoint import Endpoint, Watch
 from beam_common.failure import Failure
 from beam_common.messages import Repeats, StoppedEarly, UsageError, plural, say
 from beam_common.outage import FAILURES_OF_AN_OUTAGE, Outage, wait_until_up
-from beam_common.places import WAITS, Places, Waits, backoff
+from beam_common.places import WAITS, Places, backoff
 from beam_common.progress import Progress, duration_text
 from beam_common.reply import Reply
 from beam_common.schedule import Job, Order
@@ -71,10 +71,9 @@ class Run:
         order: Order,
         limits: Limits,
         probe: Sequence[bytes],
-        waits: Waits | None = None,
     ) -> None:
         self._endpoint, self._order, self._limits = endpoint, order, limits
-        self._probe_body, self._waits = probe, waits or WAITS
+        self._probe_body, self._waits = probe, WAITS
         self.places = Places(connections_allowed(limits.concurrency))
         self._outage = Outage(min(FAILURES_OF_AN_OUTAGE, limits.max_retries))
         self._tasks: dict[asyncio.Future[None], Job] = {}
@@ -82,7 +81,6 @@ class Run:
         self._turns: dict[Job, asyncio.Future[None]] = {}  # of jobs that wait for their next one
         self._asking: set[Job] = set()  # inside `ask`: nothing is lost when they are dropped
         self._flying: set[Job] = set()  # with a request on its way
-        self._ready: set[Job] = set()  # with a place that they have not used yet
         self._held: dict[Job, asyncio.Future[bool]] = {}
         self._suspects: list[Job] = []  # that failed since the endpoint last replied
         self._probing: asyncio.Task[None] | None = None
@@ -171,7 +169,6 @@ class Run:
             if turn := self._turns.pop(job, None):
                 turn.set_result(None)
             else:
-                self._ready.add(job)
                 task = asyncio.ensure_future(self._work(job))
                 self._tasks[task] = job
                 task.add_done_callback(self._task_over)
@@ -189,8 +186,7 @@ class Run:
         """Wait for a place; a job has one when its task begins. CancelledError after a stop."""
         if self._stopped:
             raise asyncio.CancelledError
-        if job in self._ready:
-            self._ready.discard(job)
+        if job in job.group.flying:
             return
         self._placed.discard(job)
         self._order.again(job)
@@ -242,19 +238,20 @@ class Run:
         self._order.begun(job, time.monotonic())
         self._replied()
         self._release_held(self._held, True)
-        self._send()
 
     def _replied(self) -> None:
         """The endpoint is there."""
-        confirmed = self._outage.confirmed
-        self._outage.replied()
-        self._suspects.clear()
-        if self._probing:
-            self._probing.cancel()
-        if confirmed:
+        if self._outage.confirmed:
+            for job in self._suspects:  # their attempts were the outage's
+                job.attempts -= 1
+            self._release_held(self._suspects, False)
+            self._order.reopen()
             down = duration_text(time.monotonic() - self._outage.since)
             say(f"the endpoint answers again, after {down}")
-            self._order.reopen()
+        self._suspects.clear()
+        self._outage.replied()
+        if self._probing:
+            self._probing.cancel()
         self._send()
 
     async def _wait_after(self, job: Job, failure: Failure) -> bool:
@@ -275,7 +272,7 @@ class Run:
             self._suspect(job)
         if job.attempts >= self._limits.max_retries:
             return True
-        pause = max(wait, backoff(max(job.attempts, 1), self._waits))
+        pause = max(wait, backoff(job.attempts, self._waits))
         self._pause(pause if failure.kind == "busy" else wait)
         self._placed.discard(job)
         self._send()
@@ -305,19 +302,11 @@ class Run:
             self._outage,
             self._limits.max_outage,
             self._waits,
-            self._give_back,
         )
         if reason:
             self.stop(Ended(1, reason))
         else:
             self._replied()
-
-    def _give_back(self) -> None:
-        """The attempts that failed since the endpoint last replied were the outage's."""
-        for job in self._suspects:
-            job.attempts -= 1
-        self._release_held(self._suspects, False)
-        self._suspects.clear()
 
     # -- failed jobs -----------------------------------------------------------------------------
 
@@ -330,7 +319,8 @@ class Run:
         questions = {other.question for other in self._held}
         chats = {chat for chat, _, _ in questions}
         most = self._limits.stop_after_failures
-        if most and len(questions) >= most and len(chats) >= min(2, self._limits.chats):
+        enough = most and len(questions) >= most and len(chats) >= min(2, self._limits.chats)
+        if enough and not self._outage.down:
             failed = f"{plural(len(questions), 'question')} in a row failed"
             wrong = "which looks like a wrong setting; none of them is recorded. The last one"
             self.stop(Ended(1, f"{failed}, {wrong}: {self._last}"))
