@@ -206,7 +206,7 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: Answers, key: str
         ended = _ask(worker, left, len(questions), key)
         record.save()
         scores.compact()
-    if args.output.exists():
+    if scores.rows:
         print("\n".join(summary_lines(load_run(args.output))))
     return closing(ended, len(left) - worker.scored)
 
