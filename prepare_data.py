@@ -140,21 +140,18 @@ def install_prompt(source: Path, target: Path) -> None:
 
 def install_vocabulary(source: str) -> None:
     """Install the vocabulary from a file, its folder or the hub, once it is known right."""
-    path = _from_hub() if source == "hub" else Path(source)
-    path = path / VOCABULARY_FILE if path.is_dir() else path
-    install(TOKENIZER_DIR / VOCABULARY_FILE, BundledCounter(path, TOKENIZER_DIR).read())
-
-
-def _from_hub() -> Path:
-    from huggingface_hub import hf_hub_download
-
     try:
-        return Path(hf_hub_download("moonshotai/Kimi-K2.6", VOCABULARY_FILE))
+        if source == "hub":
+            from huggingface_hub import hf_hub_download
+
+            source = hf_hub_download("moonshotai/Kimi-K2.6", VOCABULARY_FILE)
     except Exception as error:  # the library and those below it raise whatever they like
         raise UsageError(
             f"--tokenizer hub: {one_line(str(error), 200)}; check network, proxy and HF_ENDPOINT, "
             f"or fetch {VOCABULARY_FILE} elsewhere and pass its path"
         ) from error
+    path = Path(source, VOCABULARY_FILE) if Path(source).is_dir() else Path(source)
+    install(TOKENIZER_DIR / VOCABULARY_FILE, BundledCounter(path, TOKENIZER_DIR).read())
 
 
 # ------------------------------------------------------------------------------------------------

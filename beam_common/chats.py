@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beam_common.files import open_maybe_gzip
-from beam_common.jsonl import Wanted, unique_rows
+from beam_common.jsonl import Wanted, problem_of, unique_rows
 from beam_common.messages import UsageError, say
 from beam_common.rows import Message, QuestionRow, key_of, name_of
 from beam_common.tokens import TokenCounter
@@ -29,6 +29,7 @@ SLICE_BYTES = 256 * 1024  # of a prompt sent at a time
 FIRST_SHRINK = 0.02  # share of the history dropped for a prompt that is too long, then doubled
 
 CHAT: Wanted = {"chat_id": (str, int), "messages": (list,)}
+MESSAGE: Wanted = {"role": (str,), "content": (str,)}
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -68,8 +69,9 @@ class ChatsFile:
         digest = hashlib.sha256()
         for line, row in unique_rows(path, CHAT):
             chat_id, messages = str(row["chat_id"]), row["messages"]
-            if not all(map(_is_message, messages)):
-                raise UsageError(f"{path} line {line.number}: a message without role or content")
+            problems = (problem_of(message, MESSAGE) for message in messages)
+            if problem := next(filter(None, problems), None):
+                raise UsageError(f"{path} line {line.number}: a message: {problem}")
             self.starts[chat_id] = line.start
             self.sizes[chat_id] = sum(utf8_length(message["content"]) for message in messages)
             digest.update(line.raw)
@@ -90,10 +92,6 @@ class ChatsFile:
         self._file.seek(self.starts[chat_id])
         row = json.loads(self._file.readline())
         return [{"role": m["role"], "content": m["content"]} for m in row["messages"]]
-
-
-def _is_message(item: object) -> bool:
-    return isinstance(item, dict) and {type(item.get(n)) for n in ("role", "content")} == {str}
 
 
 # ------------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from beam_common.rows import DATA_DIR, QuestionRow
 
 def select(
     questions: Sequence[QuestionRow],
-    types: Sequence[str] = (),
-    chats: Sequence[str] = (),
-    shard: tuple[int, int] = (1, 1),
-    limit: int = 0,
+    types: Sequence[str],
+    chats: Sequence[str],
+    shard: tuple[int, int],
+    limit: int,
 ) -> list[QuestionRow]:
     """The questions of this run in the order of the file: by ability, by chat, then every N-th
     chat, then the first ones.

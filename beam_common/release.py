@@ -65,15 +65,15 @@ def pair_of(folder: Path, tag: str) -> tuple[Path, Path]:
 
 
 def recorded() -> Any:
-    """What `data/digests.json` holds: `tags`, each with the digests of its pair."""
+    """What `data/digests.json` holds: `tags`, each with a name and the digests of its pair."""
     return json.loads((DATA_DIR / "digests.json").read_bytes())
 
 
 def known_data(questions_sha256: str, chats_sha256: str) -> str:
     """What data of these digests are called, chats being of the unpacked text; empty if unknown."""
-    for tag, digests in recorded()["tags"].items():
+    for digests in recorded()["tags"].values():
         if digests["questions"]["sha256"] == questions_sha256:
-            name = f"the published {TIERS[tag]}" if tag in TIERS else f"the {tag}"
+            name = digests["name"]
             if digests["chats"].get("sha256") == chats_sha256:
                 return f"{name} files"
             return f"{name} questions, chats {chats_sha256[:8]}"

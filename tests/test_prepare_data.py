@@ -487,7 +487,7 @@ QUESTIONS, CHATS = "beam_sample_questions.jsonl", "beam_sample_chats.jsonl.gz"
         (QUESTIONS, lambda b: b.replace(b"the", b"The", 1), 'questions: differs from {"lines": 60'),
         (CHATS, lambda packed: packed[:-100], "damaged gzip file"),
         (CHATS, repacked(b'"user"', b'"tool"'), 'chats: differs from {"number": 3'),
-        (CHATS, repacked(b"content", b"text"), "line 1: a message without role or content"),
+        (CHATS, repacked(b"content", b"text"), "line 1: a message: no 'content'"),
         (CHATS, repacked(b'"1"', b'"7"'), "chat 1 abstention/0 is about a chat that is not in"),
         (CHATS, lambda _: b"version https://git-lfs.github.com/", "is a Git LFS pointer"),
         (PROMPT_FILE, lambda _: b"x", 'judge prompt file: differs from {"sha256": "d349c9'),

@@ -45,7 +45,8 @@ SIX = [question(c, a) for c in ("b", 10, "2") for a in ("abstention", "summariza
     ],
 )
 def test_select(choice: dict[str, Any], chosen: list[int]) -> None:
-    assert select(SIX, **choice) == [SIX[n] for n in chosen]
+    everything = {"types": [], "chats": [], "shard": (1, 1), "limit": 0}
+    assert select(SIX, **{**everything, **choice}) == [SIX[n] for n in chosen]
 
 
 @pytest.mark.parametrize(
