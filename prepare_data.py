@@ -93,10 +93,10 @@ def chat_files(folder: Path, args: argparse.Namespace) -> list[Path]:
         if not args.prefer_truncated or not path.exists():
             path = folder / chat / CHAT
         absent = [file for file in (path, folder / chat / QUESTIONS) if not file.exists()]
-        lacking += [str(file) for file in absent]
+        lacking += [str(file.relative_to(folder)) for file in absent]
         complete += [] if absent else [path]
     if lacking:
-        problem = f"there is no {', '.join(lacking)}"
+        problem = f"{folder} lacks {one_line(', '.join(lacking))}"
         if not (complete and args.allow_missing):
             raise UsageError(f"{problem}; complete it; --allow-missing leaves out incomplete chats")
         say(f"warning: {problem}; such chats are left out")

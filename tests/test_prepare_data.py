@@ -214,9 +214,9 @@ def test_bad_input(name: str, content: Any, problem: str, tmp_path: Path, capsys
     [
         pytest.param("no", [], "takes a tier directory such as BEAM", id="no folder"),
         pytest.param(".", [], "takes a tier directory such as BEAM", id="the folder above"),
-        pytest.param("src", ["--chats", "1,7"], "src/7/chat.json, ", id="no chat 7"),
+        pytest.param("src", ["--chats", "1,7"], "src lacks 7/chat.json, 7/probing", id="no chat 7"),
         pytest.param("src", ["--chats", ","], "--chats: nothing is listed", id="no chat named"),
-        pytest.param("src", ["--chats", "7", "--allow-missing"], "src/7/chat", id="none is left"),
+        pytest.param("src", ["--chats", "7", "--allow-missing"], "lacks 7/chat", id="none is left"),
         pytest.param("src", ["--out-dir", "/dev/null/x"], "/dev/null", id="no place for outputs"),
         pytest.param("pipe", [], "1/chat.json: there is no such file, or it is no", id="a FIFO"),
         pytest.param("", ["--mirror", "host"], "host is no URL such as https://host", id="mirror"),
@@ -245,10 +245,10 @@ def test_missing_files(absent: str, tmp_path: Path, capsys: Screen) -> None:
     src = make_tier(tmp_path / "src", "1", "3", "20")
     (src / "3" / absent).unlink()
     assert prepare(src, tmp_path / "out") == 2
-    assert f"there is no {src}/3/{absent}; complete it; --allow-missing" in capsys.readouterr().err
+    assert f"{src} lacks 3/{absent}; complete it; --allow-missing" in capsys.readouterr().err
     assert prepare(src, tmp_path / "out", "--allow-missing") == 0
     assert chats_made(tmp_path / "out") == ["1", "20"]
-    assert f"there is no {src}/3/{absent}; such chats are left out" in capsys.readouterr().err
+    assert f"{src} lacks 3/{absent}; such chats are left out" in capsys.readouterr().err
 
 
 def test_tags_in_any_spelling() -> None:
@@ -378,7 +378,7 @@ def test_missing_on_the_server(
     assert prepare_data.main(flags) == 2
     screen = capsys.readouterr().err
     assert ": HTTP 404: the server has no such file\nthe same 1 more time" in screen
-    assert "1M/2/chat.json; complete it; --allow-missing" in screen
+    assert "1M lacks 2/chat.json; complete it; --allow-missing" in screen
     assert prepare_data.main([*flags, "--allow-missing"]) == 0
     assert "the authors' judge prompt is not installed" in capsys.readouterr().err
     assert chats_made(tmp_path, "1m") == ["10"]
