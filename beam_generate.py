@@ -63,13 +63,8 @@ from beam_common.tokens import KIMI, load_counter
 # The wording of BEAM's own answer generation, blank at the end of the first line included.
 NOTE = "NOTE: Only provide the answer without any explanations. "
 FLAGS = Flags(
-    parameters={
-        "temperature": "--temperature",
-        "top_p": "--top-p",
-        "max_tokens": "--max-tokens",
-        "model": "--model",  # last: errors about the others speak of the model, too
-    },
-    no_stream="--no-stream",
+    parameters=("temperature", "top_p", "max_tokens", "model"),  # errors about any name the model
+    no_stream="start again with --no-stream",
     too_long="see --max-context-tokens and --on-overflow",
 )
 

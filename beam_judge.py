@@ -55,16 +55,7 @@ from beam_common.schedule import Group, Job, Order
 from beam_common.settings import bind_settings, now_text, package_versions
 from beam_common.summary import load_run, summary_lines
 
-FLAGS = Flags(
-    base_url="--judge-base-url",
-    api_key="--judge-api-key",
-    parameters={
-        "temperature": "--judge-temperature",
-        "max_tokens": "--judge-max-tokens",
-        "reasoning_effort": "--judge-reasoning-effort",
-        "model": "--judge-model",  # last: errors about the others speak of the model, too
-    },
-)
+FLAGS = Flags("--judge-", ("temperature", "max_tokens", "reasoning_effort", "model"))
 
 
 def request_settings(args: argparse.Namespace) -> Row:

@@ -1,8 +1,6 @@
 """One request to an OpenAI-compatible `/chat/completions`, and what came of it.
 
-`Endpoint.ask` gives a value, never an exception, for everything an endpoint can do. A reply is read
-as JSON or as a stream of events by what it is, not by what was asked for: servers differ in
-whether they heed `stream`.
+`Endpoint.ask` gives a value, never an exception, for everything an endpoint can do.
 """
 
 from __future__ import annotations
@@ -12,26 +10,24 @@ import contextlib
 import json
 import os
 import re
-import ssl
+import string
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from beam_common.cli import shown_url
-from beam_common.failure import ErrorBody, Failure, Flags, meaning, named_wait, read_error
+from beam_common.failure import TLS_ADVICE, ErrorBody, Failure, Flags, meaning, named_wait
 from beam_common.messages import one_line
-from beam_common.reply import Reply, Stream, read_completion
-from beam_common.rows import VERSION
-from beam_common.transport import CONNECT_SECONDS, Transport, troubles
+from beam_common.reply import Outcome, Received, Reply
+from beam_common.rows import VERSION, Json, Row
+from beam_common.transport import Transport
 
+CONNECT_SECONDS = 15.0  # TLS included; a server that does not speak it may just wait
 WHOLE_ATTEMPT = 3  # times the longest silence
-AFTER_FINISH_SECONDS = 30.0  # how long a finished answer waits for its usage and [DONE]
-REFUSAL_SECONDS = 10.0  # of silence within a refusal: its status says the most
-LARGE_BODY = 10**6  # bytes; from here on a broken connection may be a refusal
-BLANKS = b"\xef\xbb\xbf \t\r\n"  # before a reply, a byte order mark among them
-NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+ENOUGH_SECONDS = 15.0  # of silence, where what has come says enough without its end
+LARGE_BODY = 10**6  # bytes; from here on the size may be what a failure is about
 
 
 class Watch:
@@ -48,7 +44,7 @@ class Watch:
 # The body of a request.
 
 
-def request_parameters(settings: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+def request_parameters(settings: Json, extra: Json) -> Row:
     """All of a body but the messages: the keys of `extra` win, a null in it takes a key out."""
     merged = {**settings, **extra}
     return {name: value for name, value in merged.items() if value is not None or name not in extra}
@@ -73,6 +69,27 @@ def encode_body(settings: bytes, shared: Sequence[bytes], last_message: bytes) -
 # The endpoint.
 
 
+class Patience:
+    """Ends an attempt after a silence, and when it takes too long as a whole."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._silence = min(timeout, CONNECT_SECONDS)
+        self._clock = asyncio.get_running_loop().time
+        self._end = self._clock() + WHOLE_ATTEMPT * timeout
+        self.bound = asyncio.timeout(self._silence)
+
+    def renew(self, enough: bool = False) -> None:
+        """Something has come or gone: the silence begins anew, and is short after `enough`."""
+        self._silence = min(self._timeout, ENOUGH_SECONDS) if enough else self._timeout
+        self.bound.reschedule(min(self._clock() + self._silence, self._end))
+
+    def __str__(self) -> str:
+        if self._clock() < self._end:
+            return f"the endpoint was silent for {self._silence:g} s"
+        return f"no whole reply within {WHOLE_ATTEMPT * self._timeout:g} s"
+
+
 class Endpoint:
     """Where requests go. `ask` may run many times at once on one event loop.
 
@@ -86,18 +103,17 @@ class Endpoint:
         api_key: str,
         *,
         timeout: float,
-        headers: Mapping[str, str],
+        headers: dict[str, str],
         flags: Flags,
         longest_reply: int,
     ) -> None:
         self.base_url = base_url
         self.last_byte_at = time.monotonic()
         self._timeout, self._longest_reply = timeout, longest_reply
-        self._flags = replace(flags, base_url=f"{flags.base_url} {shown_url(base_url)}")
+        self._flags = replace(flags, url=shown_url(base_url))
         parts = urlsplit(base_url)
         path = parts.path.rstrip("/") + "/chat/completions"
         self._transport = transport = Transport(urlunsplit(parts._replace(path=path)))
-        self._troubles = troubles()
         self._headers = {
             "host": transport.host,
             "user-agent": f"BEAM/{VERSION}",
@@ -115,147 +131,74 @@ class Endpoint:
         watch: Watch = Watch(),  # noqa: B008 - it has no state
         chat_id: str = "",
         first_piece_only: bool = False,
-    ) -> Reply | Failure:
+    ) -> Outcome:
         """Send one request and read its reply.
 
         `first_piece_only`: a streamed reply is cut at its first piece, and counts.
         """
-        stream = Stream(self._flags, watch.begun, first_piece_only)
+        received = Received(self._flags, watch.begun, first_piece_only)
+        patience = Patience(self._timeout)
         size = sum(map(len, body))
-        headers = self._headers_for(chat_id)
+        chat_id = quote(chat_id, string.punctuation + " ", errors="replace")
+        headers = [(name, v.replace("{chat_id}", chat_id)) for name, v in self._headers.items()]
+        headers.append(("content-length", str(size)))
         try:
-            async with (
-                asyncio.timeout(WHOLE_ATTEMPT * self._timeout) as bound,
-                self._transport.post(headers, body, watch.sent, self._timeout) as response,
-            ):
-                outcome = await self._outcome(response, stream, bound)
-        except self._troubles as error:
-            if stream.finish_reason:  # only the end of the connection is missing
-                return stream.result()
-            outcome = self._broken(error, size)
-        return self._explained(outcome, size) if isinstance(outcome, Failure) else outcome
+            async with patience.bound, self._transport.connection() as connection:
+                request = self._transport.request(headers, _slices(body, patience, watch))
+                response = await connection.handle_async_request(request)
+                await self._receive(response, received, patience)
+        except self._transport.troubles as error:
+            if not received.is_enough:
+                return self._explained(self._broken(error, patience), received, size)
+        outcome = received.outcome()
+        return outcome if isinstance(outcome, Reply) else self._explained(outcome, received, size)
 
-    def _headers_for(self, chat_id: str) -> dict[str, str]:
-        if not (chat_id.isascii() and chat_id.isprintable()):
-            chat_id = quote(chat_id, safe="", errors="backslashreplace")
-        return {n: v.replace("{chat_id}", chat_id) for n, v in self._headers.items()}
-
-    async def _outcome(
-        self, response: Any, stream: Stream, bound: asyncio.Timeout
-    ) -> Reply | Failure:
-        """What comes back for a request that was sent."""
-        headers = {n.decode().lower(): v.decode("latin-1") for n, v in response.headers}
-        async with contextlib.aclosing(self._pieces(response)) as pieces:
-            if 200 <= response.status < 300:
-                outcome = await self._read(pieces, stream, bound)
-                text = outcome.text
-            else:
-                text = await self._beginning(pieces)
-                outcome = self._refused(response.status, headers, text)
-        if isinstance(outcome, Failure):
-            outcome = replace(outcome, wait=named_wait(headers, time.time(), text))
-        return outcome
-
-    def _refused(self, status: int, headers: Mapping[str, str], text: str) -> Failure:
-        if status < 400:
-            text = f"a redirect to {headers.get('location', '').partition('?')[0]}"
-        return meaning(status, read_error(_parsed(text), text), self._flags)
-
-    async def _pieces(self, response: Any) -> AsyncGenerator[bytes]:
-        """What comes of a body."""
+    async def _receive(self, response: Any, received: Received, patience: Patience) -> None:
+        """Read a reply as far as it matters."""
+        received.status = response.status
+        received.headers = {n.decode().lower(): v.decode("latin-1") for n, v in response.headers}
         left = self._longest_reply
         async with contextlib.aclosing(response.aiter_stream()) as pieces:
+            patience.renew(received.is_enough)
             async for data in pieces:
                 self.last_byte_at = time.monotonic()
                 left -= len(data)
                 if left < 0:
                     raise OSError(f"the reply is longer than {self._longest_reply // 2**20} MiB")
-                yield data
+                received.feed(data)
+                if received.over:
+                    return
+                patience.renew(received.is_enough)
 
-    async def _read(
-        self, pieces: AsyncIterator[bytes], stream: Stream, bound: asyncio.Timeout
-    ) -> Reply | Failure:
-        """A reply of status 200: its first bytes tell whether it is a stream."""
-        start = b""
-        async for data in pieces:
-            start = data.lstrip(BLANKS)
-            if start:
-                break
-        if start[:1] in (b"{", b"[", b"<", b""):
-            return self._whole(start + b"".join([data async for data in pieces]))
-        stream.feed(start)
-        while not stream.over and (data := await anext(pieces, b"")):
-            stream.feed(data)
-            if stream.finish_reason:  # the answer is there: the bound must not cost it
-                wait = min(self._timeout, AFTER_FINISH_SECONDS)
-                bound.reschedule(asyncio.get_running_loop().time() + wait)
-        return stream.result()
-
-    def _whole(self, body: bytes) -> Reply | Failure:
-        """A reply in one piece."""
-        if body[:1] == b"<":
-            advice = self._flags.advice()
-            return Failure("fatal", "the endpoint answers with an HTML page", advice=advice)
-        content = _parsed(body)
-        if content is None:
-            return Failure("transient", f"the reply is {'not whole JSON' if body else 'empty'}")
-        return read_completion(content, self._flags)
-
-    async def _beginning(self, pieces: AsyncIterator[bytes]) -> str:
-        """The text of a refusal, as far as it comes soon."""
-        body = b""
-        with contextlib.suppress(*self._troubles):  # TimeoutError is an OSError
-            async with asyncio.timeout(min(self._timeout, REFUSAL_SECONDS)):
-                async for data in pieces:
-                    body += data
-        return body.decode("utf-8", "replace")
-
-    def _broken(self, error: Exception, size: int) -> Failure:
+    def _broken(self, error: Exception, patience: Patience) -> Failure:
         """What it means that a connection could not be made, or broke."""
-        reason = self._reason(error)
-        text = f"{shown_url(self.base_url)}: {one_line(reason, 160)}"
-        if refused := re.match(r"(\d{3}) ", str(error)):  # by the proxy, which opens no way
+        reason = str(error) or str(patience)
+        if reason[:3].isdigit():  # a status of the proxy
             told = ErrorBody("the proxy does not open the way to the server")
-            return meaning(int(refused[1]), told, self._flags)
-        if "CERTIFICATE_VERIFY_FAILED" in reason:
-            advice = "let SSL_CERT_FILE name the certificate of the authority that signed it"
-            return Failure("fatal", text, advice=advice)
-        if any(name in reason for name in NOT_TLS):
-            advice = f"the server does not speak https: check the scheme of {self._flags.base_url}"
-            return Failure("fatal", text, advice=advice)
-        if size > LARGE_BODY:
-            text += f" (request of {size:,} bytes: a server that refuses such a size may hang up)"
+            return meaning(int(reason[:3]), told, self._flags)
+        if isinstance(error, ConnectionError) and error.errno:
+            reason = os.strerror(error.errno)
+        text = f"{self._flags.url}: {one_line(reason, 160)}"
+        for names, advice in TLS_ADVICE.items():
+            if re.search(names, reason):
+                return Failure("fatal", text, self._flags.advice(advice))
         return Failure("transient", text)
 
-    def _reason(self, error: BaseException) -> str:
-        """The trouble in words of the system, which lie behind those of the libraries."""
-        kind = type(error).__name__
-        if isinstance(error, TimeoutError):
-            return f"no whole reply within {WHOLE_ATTEMPT * self._timeout:g} s"
-        if kind == "ConnectTimeout":
-            return f"no connection within {min(self._timeout, CONNECT_SECONDS):g} s"
-        if kind.endswith("Timeout"):
-            return f"the endpoint was silent for {self._timeout:g} s"
-        while error.__cause__ and not isinstance(error.__cause__, ExceptionGroup):
-            error = error.__cause__
-        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
-            return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
-        return str(error) or kind
-
-    def _explained(self, failure: Failure, size: int) -> Failure:
-        """The failure with its text made fit for people."""
+    def _explained(self, failure: Failure, received: Received, size: int) -> Failure:
+        """The failure with its wait, and its text made fit for people."""
+        said = received.text() if received.status >= 300 else failure.text
         text = one_line(failure.text)
-        if failure.kind == "refused":
+        if failure.kind == "refused" or size > LARGE_BODY:
             text += f" (request of {size:,} bytes)"
         if self._transport.proxy:
             proxy = shown_url(self._transport.proxy.geturl())
             text += f" (through the proxy {proxy}; set NO_PROXY to go around it)"
-        return replace(failure, text=text)
+        return replace(failure, text=text, wait=named_wait(received.headers, time.time(), said))
 
 
-def _parsed(body: str | bytes) -> Any:
-    """A body as JSON; None where it is none."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+async def _slices(body: Sequence[bytes], patience: Patience, watch: Watch) -> AsyncIterator[bytes]:
+    for piece in body:
+        patience.renew()
+        yield piece
+    patience.renew()
+    watch.sent()

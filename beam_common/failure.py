@@ -11,13 +11,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from beam_common.messages import one_line
 from beam_common.rows import Json
 
+WRONG_URL = "check {prefix}base-url {url} (most servers want /v1 at its end)"
+ADVICE = {
+    401: "the key is refused: check {prefix}api-key",
+    402: "the account is used up: top it up, then start again",
+    404: WRONG_URL + " and {prefix}model",
+    405: WRONG_URL,
+    407: "the proxy wants credentials: check HTTP_PROXY, or set NO_PROXY",
+}
+TLS_ADVICE = {  # by what OpenSSL says
+    "CERTIFICATE_VERIFY_FAILED": "let SSL_CERT_FILE name the certificate of its authority",
+    "WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|PACKET_LENGTH_TOO_LONG": "the server does not speak "
+    "https: check the scheme of {prefix}base-url {url}",
+}
 Kind = Literal["transient", "busy", "refused", "fatal"]
 
 
@@ -27,8 +40,8 @@ class Failure:
 
     kind: Kind
     text: str
-    wait: float | None = None  # seconds that the endpoint names
     advice: str = ""  # what to look at
+    wait: float | None = None  # seconds that the endpoint names
     overflow: bool = False  # refused because the prompt is too long
 
     @property
@@ -38,85 +51,64 @@ class Failure:
 
 @dataclass(frozen=True)
 class Flags:
-    """What a program's flags are called, for advice.
+    """How a program's flags are called, for advice.
 
-    `parameters`: by their names in the body; of several that an error names the first one counts.
+    `parameters`: names in the body that have a flag; the first one that an error names counts.
     """
 
-    base_url: str = "--base-url"
-    api_key: str = "--api-key"
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    no_stream: str = ""  # where replies are streamed
+    prefix: str = "--"
+    parameters: Sequence[str] = ("model",)
+    no_stream: str = ""  # advice where a stream is the trouble
     too_long: str = ""  # advice where a prompt is too long
+    url: str = ""  # the base URL, as it may be shown
 
-    def advice(self, status: int = 0) -> str:
-        """What to look at where every request fails: with `status`, or for want of an API."""
-        model = self.parameters.get("model", "the model")
-        text = ADVICE.get(status, WRONG_URL)
-        return text.format(base_url=self.base_url, api_key=self.api_key, model=model)
+    def advice(self, text: str = WRONG_URL) -> str:
+        """What to look at where every request fails."""
+        return text.format(prefix=self.prefix, url=self.url)
 
     def of_parameter(self, words: str) -> str:
         """What to look at where an error names a parameter."""
-        for name, flag in self.parameters.items():
-            if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", words):
-                return f"see {flag}"
+        for name in self.parameters:
+            if re.search(rf"\b{name}\b", words):
+                return "see " + self.prefix + name.replace("_", "-")
         return ""
 
 
-WRONG_URL = "check {base_url} (most servers want /v1 at its end)"
-ADVICE = {
-    401: "the key is refused: check {api_key}",
-    402: "the account is used up: top it up, then start again",
-    404: WRONG_URL + " and {model}",
-    407: "the proxy wants credentials: check HTTP_PROXY, or set NO_PROXY",
-}
-FATAL_STATUS = (401, 402, 404, 405, 407)
-PASSING_STATUS = (408, 409, 425)
+PASSING = (408, 409, 425)
 STATUS_OF_CODE = {  # of errors inside a reply that was said to be fine
-    "rate_limit_exceeded": 429,
-    "rate_limit_error": 429,
-    "too_many_requests": 429,
-    "resource_exhausted": 429,
-    "overloaded_error": 529,
-    "unavailable": 503,
-    "invalid_request_error": 400,
-    "invalid_argument": 400,
-    "content_filter": 400,
-    "authentication_error": 401,
-    "invalid_api_key": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "model_not_found": 404,
+    429: "rate_?limit|too_many_requests|resource_exhausted",
+    529: "overloaded",
+    503: "unavailable",
+    400: "invalid_(request|argument)|content_filter",
+    401: "authentication|invalid_api_key",
+    403: "permission",
+    404: "(model_)?not_found",
 }
 LONGEST_WORDS = 500  # characters of a message that are looked at: some servers echo the prompt
 
-PAGE = re.compile(r"<\s*(!doctype|html|head|body)\b.*", re.I | re.S)
-QUOTA = re.compile(
-    r"insufficient[ _](\w+_)?(quota|balance|credits?|funds)|exceeded_current_quota"
-    r"|billing_hard_limit|budget_exceeded",
-    re.I,
+PAGE = r"(?is)<\s*(!doctype|html|head|body)\b.*"
+USED_UP = (
+    r"(?i)insufficient[ _](\w+_)?(quota|balance|credits?|funds)|exceeded_current_quota"
+    r"|billing_hard_limit|budget_exceeded"
 )
-LOAD = re.compile(
-    r"overload|\bload|capacity|queue|\brates?\b|rate_?limit|per (second|minute)|busy|too many"
-    r"|throttl|concurren",
-    re.I,
+LOAD = (
+    r"(?i)overload|\bload|capacity|queue|\brates?\b|rate_?limit|per (second|minute)|busy|too many"
+    r"|throttl|concurren"
 )
-TOO_LARGE = re.compile(
-    r"context_length_exceeded|\b(request|prompt|input|messages?)\b[^.]{0,30}\btoo (large|long)",
-    re.I,
+TOO_LARGE = (
+    r"(?is)context_length_exceeded"
+    r"|\b(request|prompt|input|messages?)\b[^.]{0,30}\btoo (large|long)"
 )
-OVERFLOW = re.compile(
-    rf"{TOO_LARGE.pattern}|context[ _-]?(length|window|size|limit)|\bn_ctx\b|max_model_len"
-    r"|tokens?\b.{0,40}\bexceed|\bexceed.{0,40}\btokens?\b|\binput length",
-    re.I | re.S,
+OVERFLOW = (
+    rf"{TOO_LARGE}|context[ _-]?(length|window|size|limit)|\bn_ctx\b|max_model_len"
+    r"|tokens?\b.{0,40}\bexceed|\bexceed.{0,40}\btokens?\b|\binput length"
 )
-ANSWER_LIMIT = re.compile(r"\bmax_(\w+_)?tokens\b")
-PROMPT = re.compile(r"\b(input|prompt|messages?)\b", re.I)
-STREAM = re.compile(r"(?<![\w-])stream(_options)?(?![\w-])")
-WRONG_PATH = re.compile(
-    r"(unexpected|unknown|invalid|no such|no) (endpoint|path|route|url)"
-    r"|(endpoint|path|route|url|method) (was )?not (found|allowed|supported)|^not found",
-    re.I,
+ANSWER_LIMIT = r"\bmax_(\w+_)?tokens\b"
+PROMPT = r"(?i)\b(input|prompt|messages?)\b"
+STREAM = r"(?<![\w-])stream(_options)?(?![\w-])"
+WRONG_PATH = (
+    r"(?i)(unexpected|unknown|invalid|no such|no) (endpoint|path|route|url)"
+    r"|(endpoint|path|route|url|method) (was )?not (found|allowed|supported)|^not found"
 )
 
 
@@ -126,81 +118,85 @@ WRONG_PATH = re.compile(
 
 @dataclass(frozen=True)
 class ErrorBody:
-    """An error as the endpoint words it. `status`: the one that its code stands for."""
+    """An error as the endpoint words it. `status`: the one that its codes stand for, or 0."""
 
     message: str
     codes: str = ""
-    status: int | None = None
+    status: int = 0
 
 
-def read_error(content: object, text: str = "") -> ErrorBody:
-    """The error in a body: OpenAI's `error`, FastAPI's `detail`, a bare `message`, `text`."""
+def parsed(body: str | bytes | bytearray) -> Any:
+    """A body as JSON; None where it is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_error(content: Any, text: str = "") -> ErrorBody:
+    """The error in a body: OpenAI's `error`, FastAPI's `detail`, a bare `message`, else `text`."""
     if isinstance(content, list) and content:
         content = content[0]
     if not isinstance(content, dict):
         return ErrorBody(text)
-    error: Any = content
-    while isinstance(error, dict) and (inner := error.get("error") or error.get("detail")):
-        error = inner
-    fields = error if isinstance(error, dict) else {}
-    message = fields.get("message") or fields.get("msg") or error
-    if not isinstance(message, str):
-        message = json.dumps(message, ensure_ascii=False)
-    names = ("code", "type", "status", "param")
-    codes = [str(place[n]) for place in (fields, content) for n in names if place.get(n)]
-    status = next(filter(None, map(_status_of, codes)), None)
-    return ErrorBody(message, " ".join(codes), status)
+    found: list[str] = []
+    while isinstance(content, dict):
+        found += [str(content[n]) for n in ("code", "type", "status", "param") if content.get(n)]
+        inner = [content[n] for n in ("error", "detail", "message", "msg") if content.get(n)]
+        if not inner:
+            break
+        content = inner[0]
+    message = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    codes = " ".join(found)
+    return ErrorBody(message, codes, _status_of(codes))
 
 
-def _status_of(code: str) -> int | None:
-    return int(code) if re.fullmatch(r"[345]\d\d", code) else STATUS_OF_CODE.get(code.lower())
+def _status_of(codes: str) -> int:
+    if number := re.search(r"\b[345]\d\d\b", codes):
+        return int(number[0])
+    statuses = (s for s, names in STATUS_OF_CODE.items() if re.search(rf"\b({names})", codes, re.I))
+    return next(statuses, 0)
 
 
 def meaning(status: int, error: ErrorBody, flags: Flags, where: str = "HTTP") -> Failure:
     """What a status with an error body means."""
-    message = PAGE.sub("an HTML page", error.message[:LONGEST_WORDS])
+    message = re.sub(PAGE, "an HTML page", error.message[:LONGEST_WORDS])
     text = one_line(f"{where} {status}: {message or 'no reason given'}")
     words = f"{message} {error.codes}"
-    if QUOTA.search(words):
-        return Failure("fatal", text, advice=flags.advice(402))
-    if status in FATAL_STATUS or status < 400:
-        return Failure("fatal", text, advice=flags.advice(status))
-    if _is_overflow(status, words):
-        return Failure("refused", text, advice=flags.too_long, overflow=True)
-    if status in (400, 422) and flags.no_stream and STREAM.search(words):
-        return Failure("fatal", text, advice=f"start again with {flags.no_stream}")
-    if status == 429 or (status in (503, 529) and LOAD.search(words)):
+    if re.search(USED_UP, words):
+        status = 402
+    busy = status == 429 or (status in (503, 529) and re.search(LOAD, words))
+    if status in ADVICE or status < 400:
+        return Failure("fatal", text, flags.advice(ADVICE.get(status, WRONG_URL)))
+    if _is_overflow(words, bool(busy)):
+        return Failure("refused", text, flags.too_long, overflow=True)
+    if busy:
         return Failure("busy", text)
-    if status in PASSING_STATUS or status >= 500:
+    if status in PASSING or status >= 500:
         return Failure("transient", text)
-    return Failure("refused", text, advice=flags.of_parameter(words))
+    if flags.no_stream and status in (400, 422) and re.search(STREAM, words):
+        return Failure("fatal", text, flags.no_stream)
+    return Failure("refused", text, flags.of_parameter(words))
 
 
-def _is_overflow(status: int, words: str) -> bool:
+def _is_overflow(words: str, busy: bool) -> bool:
     """Whether the prompt alone is called too long: not a rate, and not the limit of the answer."""
-    if status == 429:
-        return bool(TOO_LARGE.search(words))
-    if status >= 500 and LOAD.search(words):
-        return False
-    is_setting = ANSWER_LIMIT.search(words) and not PROMPT.search(words)
-    return bool(OVERFLOW.search(words)) and not is_setting
+    is_setting = re.search(ANSWER_LIMIT, words) and not re.search(PROMPT, words)
+    return bool(re.search(TOO_LARGE if busy else OVERFLOW, words)) and not is_setting
 
 
 def error_inside(content: Json, flags: Flags) -> Failure:
     """The failure in a reply of status 200 that holds an error."""
     error = read_error(content)
-    if error.status is not None:
-        return meaning(error.status, error, flags, "error inside a reply:")
-    if WRONG_PATH.search(error.message):
-        text = one_line(f"the endpoint answers: {error.message}")
-        return Failure("fatal", text, advice=flags.advice())
-    return meaning(500, error, flags, "error inside a reply, taken as")
+    if not error.status and re.search(WRONG_PATH, error.message):
+        return Failure("fatal", one_line(f"the endpoint answers: {error.message}"), flags.advice())
+    return meaning(error.status or 500, error, flags, "error inside a reply, taken as")
 
 
 # ------------------------------------------------------------------------------------------------
 # Waits.
 
-WAIT_HEADERS = {"retry-after": 1.0, "llm_provider-retry-after": 1.0, "retry-after-ms": 0.001}
+WAIT_HEADERS = {"retry-after": "", "llm_provider-retry-after": "", "retry-after-ms": "ms"}
 EPOCH = 1e9  # seconds; a number above it is a point in time, above EPOCH_MS in milliseconds
 EPOCH_MS = 1e11
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -209,21 +205,25 @@ DURATION = re.compile(f"(?:{PART})+")
 WAIT_WORDS = re.compile(rf'(?:\b(?:in|after) +|"retryDelay": *")({DURATION.pattern})')
 
 
-def named_wait(headers: Mapping[str, str], now: float, text: str = "") -> float | None:
+def named_wait(headers: dict[str, str], now: float, text: str = "") -> float | None:
     """Seconds until the endpoint wants to be asked again, as headers or the body's text say.
 
     `headers` by lower-case names. None where nothing is named, or zero, the past or junk. When a
     counter starts anew counts only where nothing is left of it, and nothing else is said.
     """
-    waits = [scale * _seconds(headers.get(n, ""), now) for n, scale in WAIT_HEADERS.items()]
-    if found := WAIT_WORDS.search(text):
-        waits.append(_seconds(found[1], now))
-    if max(waits) <= 0:
-        for name, value in headers.items():
-            left = headers.get(name.replace("reset", "remaining"), "0")
-            if name.startswith("x-ratelimit-reset") and left == "0":
-                waits.append(_seconds(value, now))
-    return max(waits) if max(waits) > 0 else None
+    said = WAIT_WORDS.search(text)
+    texts = [headers.get(name, "") + unit for name, unit in WAIT_HEADERS.items()]
+    resets = [
+        value
+        for name, value in headers.items()
+        if name.startswith("x-ratelimit-reset")
+        and headers.get(name.replace("reset", "remaining"), "0") == "0"
+    ]
+    for named in ([*texts, said[1] if said else ""], resets):
+        wait = max((_seconds(each, now) for each in named), default=0.0)
+        if wait > 0:
+            return wait
+    return None
 
 
 def _seconds(text: str, now: float) -> float:

@@ -5,12 +5,12 @@ What is no whole answer is none: a stream counts only when it came to a finish_r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from beam_common.failure import Failure, Flags, error_inside
+from beam_common.failure import Failure, Flags, error_inside, meaning, parsed, read_error
 from beam_common.messages import one_line
 from beam_common.rows import Json, Row
 
@@ -28,20 +28,26 @@ class Reply:
     provider: str | None = None  # behind a gateway that tells it
 
 
-BROKEN_OFF = re.compile(r"error|abort|cancel|insufficient_system_resource", re.I)  # finish_reasons
-FILTERED = "content_filter"
+Outcome = Reply | Failure
+
+BROKEN_OFF = r"(?i)^$|error|abort|cancel|insufficient_system_resource"  # finish_reasons
 TEXT_PARTS = (None, "text", "output_text")  # types; there are also parts of reasoning
 REASONING = ("reasoning_content", "reasoning")
 SURROGATE = re.compile("[\ud800-\udfff]")
+BLANKS = b"\xef\xbb\xbf \t\r\n"  # before a reply, a byte order mark among them
+IN_ONE_PIECE = (b"{", b"[", b"<", b"")  # how a reply begins that is no stream, or has not begun
+FIELDS = (b"", b"event", b"id", b"retry")  # lines of a stream that hold nothing, comments first
 
 
-def text_of(content: object) -> str | None:
-    """A message's content as text: a string, null, or a list of parts; None for other shapes."""
+def text_of(message: object) -> str | None:
+    """A message's text, whose content is a string, null or a list of parts; None for others."""
+    if not isinstance(message, dict):
+        return None
+    content = message.get("content") or ""
     if isinstance(content, list):
-        parts = [part for part in content if isinstance(part, dict)]
-        texts = [part.get("text") for part in parts if part.get("type") in TEXT_PARTS]
-        return "".join(text for text in texts if isinstance(text, str))
-    return "" if content is None else content if isinstance(content, str) else None
+        parts = [part for part in map(_object, content) if part.get("type") in TEXT_PARTS]
+        content = "".join(_text(part.get("text")) or "" for part in parts)
+    return content if isinstance(content, str) else None
 
 
 def whole_characters(text: str) -> str:
@@ -56,149 +62,147 @@ def token_counts(usage: object) -> tuple[int | None, int | None, int | None]:
 
     More cached tokens than prompt tokens mean that the latter leave them out.
     """
-    if not isinstance(usage, dict):
-        return None, None, None
-    details = usage.get("prompt_tokens_details")
-    places = [details.get("cached_tokens")] if isinstance(details, dict) else []
-    places += [usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens")]
-    cached = next((n for n in map(_count, places) if n is not None), None)
-    prompt = _count(usage.get("prompt_tokens"))
+    used = _object(usage)
+    details = _object(used.get("prompt_tokens_details"))
+    hits = details.get("cached_tokens"), used.get("prompt_cache_hit_tokens")
+    cached = _count(*hits, used.get("cached_tokens"))
+    prompt = _count(used.get("prompt_tokens"))
     if prompt is not None and cached is not None and cached > prompt:
         prompt += cached
-    return prompt, _count(usage.get("completion_tokens")), cached
+    return prompt, _count(used.get("completion_tokens")), cached
 
 
-def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _finished(text: str, reason: str | None, body: Json) -> Reply | Failure:
-    """The outcome of a reply that came to its end; `body` tells who answered, and the usage."""
-    if reason and FILTERED in reason:
-        return Failure("refused", f"stopped by a content filter (finish_reason {reason[:60]})")
-    if reason and BROKEN_OFF.search(reason):
-        return Failure("transient", f"the reply ended with finish_reason {reason[:60]}")
-    model, provider = (_text(body.get(name)) for name in ("model", "provider"))
-    return Reply(whole_characters(text), reason, *token_counts(body.get("usage")), model, provider)
-
-
-def _first_choice(body: Json) -> Row | None:
-    choices = body.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    return choice if isinstance(choice, dict) else None
-
-
-def read_completion(body: object, flags: Flags) -> Reply | Failure:
-    """A reply that is not streamed, as parsed JSON."""
-    if not isinstance(body, dict):
-        return Failure("transient", "the reply is JSON, but no completion")
-    choice = _first_choice(body)
-    if choice is None or body.get("error"):
-        return error_inside(body, flags)
-    message = choice.get("message")
-    text = text_of(message.get("content")) if isinstance(message, dict) else None
-    if text is None:
-        return Failure("transient", f"the reply holds no message: {one_line(str(body), 120)}")
-    return _finished(text, _text(choice.get("finish_reason")), body)
+def _count(*values: object) -> int | None:
+    """The first that is a number of tokens."""
+    return next((n for n in values if type(n) is int and n >= 0), None)
 
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def shown(data: bytes) -> str:
-    """The beginning of what an endpoint sent, for a message."""
-    return one_line(data[:200].decode("utf-8", "replace"))
+def _object(value: object) -> Row:
+    return value if isinstance(value, dict) else {}
 
 
-class Stream:
-    """What has come of a streamed completion, fed with bytes as they arrive.
+def _first_choice(body: Json) -> Row:
+    choices = body.get("choices")
+    return _object(choices[0]) if isinstance(choices, list) and choices else {}
 
-    `begun` is called when content or reasoning has come: the prompt's prefix is cached now. With
-    `first_piece_only` that is answer enough.
+
+class Received:
+    """What has come of a reply, fed with bytes as they arrive.
+
+    Whether it is a stream of events is told by its first bytes, not by what was asked for: servers
+    differ in whether they heed `stream`. `begun` is called when content or reasoning has come: the
+    prompt's prefix is cached now. With `first_piece_only` that is answer enough.
     """
 
     def __init__(
         self, flags: Flags, begun: Callable[[], None], first_piece_only: bool = False
     ) -> None:
         self._flags, self._tell_begun, self._first_piece_only = flags, begun, first_piece_only
-        self._unfinished_line: list[bytes] = []
+        self.status, self.headers = 0, dict[str, str]()  # headers by lower-case names
+        self.body = bytearray()  # of a stream the line that has not come to its end
+        self._is_stream = False
         self._parts: list[str] = []
-        self._head: Row = {}  # the first chunk, with the last usage
-        self._odd = ""  # the last line that is no part of a completion
+        self._head: Row = {}  # the completion, or its first piece
+        self._usage: object = None
+        self._odd = ""  # the last line of a stream that is no event
         self._failure: Failure | None = None
         self._begun = False
         self.finish_reason: str | None = None
         self.over = False  # nothing more is to be read
 
     def feed(self, data: bytes) -> None:
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            self._unfinished_line.append(line)
-            self._line(b"".join(self._unfinished_line).strip())
-            self._unfinished_line.clear()
-        self._unfinished_line.append(rest)
+        if not (self.body or self._is_stream or self.status >= 300):
+            data = data.lstrip(BLANKS)
+            self._is_stream = data[:1] not in IN_ONE_PIECE
+        self.body += data
+        if self._is_stream and b"\n" in data:
+            *lines, self.body = self.body.split(b"\n")
+            for line in lines:
+                self._line(bytes(line.strip(BLANKS)))
 
     def _line(self, line: bytes) -> None:
-        if self.over or not line or line.startswith(b":"):
-            return
         name, _, data = line.partition(b":")
         data = data.strip()
+        if self.over or name in FIELDS:
+            return
         if data == b"[DONE]":
             self.over = True
         elif name == b"data" and data:
-            self._event(data)
-        elif name not in (b"data", b"event", b"id", b"retry"):
-            self._odd = shown(line)
+            self._piece(data)
+        else:
+            self._odd = _shown(line)
 
-    def _event(self, data: bytes) -> None:
-        try:
-            chunk = json.loads(data)
-        except (ValueError, RecursionError):
-            self._fail(Failure("transient", f"an event of the stream is not JSON: {shown(data)}"))
-            return
-        if not isinstance(chunk, dict):
-            self._odd = shown(data)
-            return
-        choice = _first_choice(chunk) or {}
-        if chunk.get("error"):
-            self._fail(error_inside(chunk, self._flags))
-        if "choices" not in chunk:
-            self._odd = shown(data)
-        self._head = self._head or chunk
-        self._head["usage"] = chunk.get("usage") or choice.get("usage") or self._head.get("usage")
-        self._piece(choice.get("delta"))
-        self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason
+    def _piece(self, data: bytes) -> None:
+        """A completion, or a piece of one."""
+        content = _object(parsed(data))
+        choice = _first_choice(content)
+        part: Any = choice.get("delta") or {} if self._is_stream else choice.get("message")
+        text = text_of(part)
+        if content.get("error") or (content and not choice and not self._is_stream):
+            self._fail(error_inside(content, self._flags))
+        elif not content or text is None:
+            self._fail(Failure("transient", f"the reply is no completion: {_shown(data)}"))
+        else:
+            self._head = self._head or content
+            self._usage = content.get("usage") or choice.get("usage") or self._usage
+            self._parts.append(text)
+            self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason
+            if not self._begun and (text or any(part.get(name) for name in REASONING)):
+                self._begin()
 
-    def _piece(self, delta: object) -> None:
-        if not isinstance(delta, dict):
-            return
-        text = text_of(delta.get("content"))
-        if text is None:
-            self._fail(Failure("transient", "a piece of the stream has an unknown shape"))
-            return
-        self._parts.append(text)
-        if not self._begun and (text or any(delta.get(name) for name in REASONING)):
-            self._begun = True
-            self._tell_begun()
-            self.over = self.over or self._first_piece_only
+    def _begin(self) -> None:
+        self._begun = True
+        self._tell_begun()
+        if self._first_piece_only:
+            self.over, self.finish_reason = True, "first piece"
 
     def _fail(self, failure: Failure) -> None:
-        """Trouble ends a stream, unless its answer is there already."""
+        """Trouble ends a reply, unless its answer is there already."""
         if not self.finish_reason:
             self._failure = self._failure or failure
             self.over = True
 
-    def result(self) -> Reply | Failure:
-        """The answer, once the stream has ended."""
-        self.feed(b"\n")
-        if self._failure:
-            return self._failure
-        if not self.finish_reason and not (self._begun and self._first_piece_only):
-            odd = f", after: {self._odd}" if self._odd else ""
-            return Failure(
-                "transient",
-                f"the stream ended without a finish_reason{odd}",
-                advice=f"try {self._flags.no_stream}" if self._flags.no_stream else "",
-            )
-        return _finished("".join(self._parts), self.finish_reason, self._head)
+    @property
+    def is_enough(self) -> bool:
+        """Whether the end of the reply would change little."""
+        return self.status >= 300 or self.finish_reason is not None
+
+    def text(self) -> str:
+        """What a refusal says."""
+        if self.status < 400:
+            return f"a redirect to {self.headers.get('location', '').partition('?')[0]}"
+        return self.body.decode("utf-8", "replace")
+
+    def outcome(self) -> Outcome:
+        """What the reply means, once it has come to its end, or far enough."""
+        if self.status >= 300:
+            text = self.text()
+            return meaning(self.status, read_error(parsed(text), text), self._flags)
+        if self._is_stream:
+            self.feed(b"\n")
+        elif self.body[:1] == b"<":
+            advice = self._flags.advice()
+            return Failure("fatal", "the endpoint answers with an HTML page", advice)
+        else:
+            self._piece(bytes(self.body))
+        return self._failure or self._finished()
+
+    def _finished(self) -> Outcome:
+        reason = self.finish_reason or ("" if self._is_stream else "not told")
+        text = f"the reply broke off (finish_reason {reason[:60] or 'absent'}) {self._odd}"
+        if "content_filter" in reason:
+            return Failure("refused", text)
+        if re.search(BROKEN_OFF, reason):
+            return Failure("transient", text, "" if reason else self._flags.no_stream)
+        model, provider = (_text(self._head.get(name)) for name in ("model", "provider"))
+        text = whole_characters("".join(self._parts))
+        return Reply(text, self.finish_reason, *token_counts(self._usage), model, provider)
+
+
+def _shown(data: bytes) -> str:
+    """The beginning of what an endpoint sent, for a message."""
+    return one_line(data[:200].decode("utf-8", "replace")) or "nothing"

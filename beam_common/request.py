@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from beam_common.endpoint import Endpoint, encode_body, encode_json
 from beam_common.failure import Flags
@@ -38,6 +39,8 @@ def start_run(
     args: argparse.Namespace, key: str, flags: Flags, settings: Json, order: Order, chats: int
 ) -> Run:
     """A run that asks `order`'s jobs about so many `chats`, with `settings` in each body."""
+    if not settings.get("stream"):
+        flags = replace(flags, no_stream="")
     endpoint = Endpoint(
         args.base_url,
         key,

@@ -1,25 +1,25 @@
-"""One HTTP request on a connection of its own, by httpcore.
+"""The way to an endpoint: a connection for each request, by httpcore over asyncio's streams.
 
-No connection is used twice: what came before a request was sent cannot be taken for its reply. That
-costs no more than the pool of a general client. Proxies and certificates of the environment are
-heeded.
+No connection is used twice: what came before a request was sent cannot be taken for its reply.
+Proxies and certificates of the environment are heeded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import socket
 import ssl
 import string
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from beam_common.messages import UsageError, one_line
 
-CONNECT_SECONDS = 15.0  # TLS included; a server that does not speak it may just wait
-SMALL_BODY = 2**16  # bytes; up to here copying a body is cheaper than sending it in slices
+ONE_PACKET = 2**16  # bytes that wait until more of a request follows, or its reply is read
+HAPPY_EYEBALLS = 0.25  # seconds until the next address of a host is tried beside the first
 # A peer that vanished without a word is noticed after about three minutes.
 KEEPALIVE = {
     "TCP_KEEPIDLE": 60,  # seconds without a byte before the first probe; as macOS calls it:
@@ -41,65 +41,93 @@ class Transport:
         self.authorization = _basic(parts)
         self.proxy = _proxy_for(parts)
         self._url = httpcore2.URL(urlunsplit(parts._replace(netloc=self.host)))
+        # What a connection that cannot be made, or breaks, raises.
+        self.troubles = (httpcore2.ProtocolError, httpcore2.ProxyError, OSError)
         self._tls = _tls_context() if parts.scheme == "https" else None
-        self.socket_options: list[Any] = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-        for name, value in KEEPALIVE.items():
-            if option := getattr(socket, name, None):
-                self.socket_options.append((socket.IPPROTO_TCP, option, value))
 
-    @contextlib.asynccontextmanager
-    async def post(
-        self,
-        headers: Mapping[str, str],
-        body: Sequence[bytes],
-        sent: Callable[[], None],
-        timeout: float,
-    ) -> AsyncIterator[Any]:
-        """The response to a request, an httpcore Response; `sent` is called when it has gone out.
-
-        Raises what `troubles` lists. `timeout`: seconds of the longest silence.
-        """
+    def request(self, headers: list[tuple[str, str]], body: AsyncIterator[bytes]) -> Any:
         import httpcore2
 
-        size = sum(map(len, body))
-        waits = dict.fromkeys(("read", "write", "pool"), timeout)
-        request = httpcore2.Request(
-            "POST",
-            self._url,
-            headers=[*headers.items(), ("content-length", str(size))],
-            content=_slices(body if size > SMALL_BODY else [b"".join(body)], sent),
-            extensions={"timeout": {**waits, "connect": min(timeout, CONNECT_SECONDS)}},
-        )
-        async with self._connection() as connection:
-            yield await connection.handle_async_request(request)
+        return httpcore2.Request("POST", self._url, headers=headers, content=body)
 
-    def _connection(self) -> Any:
+    def connection(self) -> Any:
+        """A new connection of httpcore, to be entered and closed by `async with`."""
         import httpcore2
 
+        options: dict[str, Any] = {"ssl_context": self._tls, "network_backend": Network()}
         if self.proxy is None:
-            return httpcore2.AsyncHTTPConnection(
-                self._url.origin, self._tls, socket_options=self.socket_options
-            )
+            return httpcore2.AsyncHTTPConnection(self._url.origin, **options)
         credentials = _basic(self.proxy)
         return httpcore2.AsyncHTTPProxy(
             urlunsplit(self.proxy._replace(netloc=self.proxy.netloc.rpartition("@")[2])),
             proxy_headers={"proxy-authorization": credentials} if credentials else None,
-            ssl_context=self._tls,
-            socket_options=self.socket_options,
+            **options,
         )
 
 
-def troubles() -> tuple[type[Exception], ...]:
-    """What a connection that cannot be made, or breaks, raises."""
-    import httpcore2 as core
+class Network:
+    """What httpcore calls a network backend. Silence is bounded by who asks, not here."""
 
-    return (core.NetworkError, core.TimeoutException, core.ProtocolError, core.ProxyError, OSError)
+    async def connect_tcp(self, host: str, port: int, **_: object) -> Stream:
+        reader = Reader()
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.create_connection(
+            lambda: asyncio.StreamReaderProtocol(reader),
+            host,
+            port,
+            happy_eyeballs_delay=HAPPY_EYEBALLS,
+        )
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if option := getattr(socket, name, None):
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        return Stream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
 
-async def _slices(body: Sequence[bytes], sent: Callable[[], None]) -> AsyncIterator[bytes]:
-    for piece in body:
-        yield piece
-    sent()
+class Reader(asyncio.StreamReader):
+    """Gives what came before a connection broke, such as a refusal of what was still being sent."""
+
+    def set_exception(self, exc: Exception) -> None:
+        self.feed_eof()
+
+
+class Stream:
+    """What httpcore calls a network stream. Small pieces of a request go out together."""
+
+    def __init__(self, reader: Reader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._unsent = b""
+        self.get_extra_info = writer.get_extra_info
+
+    async def write(self, data: bytes, timeout: object = None) -> None:
+        import httpcore2
+
+        self._unsent += data
+        if len(self._unsent) < ONE_PACKET:
+            return
+        self._send()
+        try:
+            await self._writer.drain()
+        except ConnectionError as error:  # httpcore goes on to what the server has to say
+            raise httpcore2.WriteError from error
+
+    async def read(self, most: int, timeout: object = None) -> bytes:
+        self._send()
+        return await self._reader.read(most)
+
+    def _send(self) -> None:
+        self._writer.write(self._unsent)
+        self._unsent = b""
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str, timeout: object = None
+    ) -> Stream:
+        await self._writer.start_tls(ssl_context, server_hostname=server_hostname)
+        return self
+
+    async def aclose(self) -> None:
+        self._writer.transport.abort()
 
 
 def _proxy_for(url: SplitResult) -> SplitResult | None:

@@ -22,11 +22,11 @@ from beam_common import endpoint as endpoint_module
 from beam_common.endpoint import Endpoint, encode_body, encode_json, request_parameters
 from beam_common.failure import Failure, Flags
 from beam_common.messages import UsageError
-from beam_common.reply import Reply
+from beam_common.reply import Outcome, Reply
 
 LONG = 20.0  # seconds that no test waits for
 BODY = encode_body(b'{"model":"m"}', [], b'{"role":"user","content":"q"}')
-FLAGS = Flags(parameters={"model": "--model"}, no_stream="--no-stream")
+FLAGS = Flags(no_stream="start again with --no-stream")
 
 
 # --- A server that plays what it is told
@@ -131,7 +131,7 @@ def make(url: str, **changes: Any) -> Endpoint:
     return Endpoint(url, "secret-key", **settings)
 
 
-def ask(url: str, body: list[bytes] = BODY, chat_id: str = "", **changes: Any) -> Reply | Failure:
+def ask(url: str, body: list[bytes] = BODY, chat_id: str = "", **changes: Any) -> Outcome:
     return asyncio.run(make(url, **changes).ask(body, chat_id=chat_id))
 
 
@@ -269,7 +269,7 @@ def test_no_answer_comes_from_bytes_that_arrived_before_its_question() -> None:
     first, second = (reply(200, completion(text)) for text in ("first", "second"))
     server = Server(sends(first + first), sends(second + second))
 
-    async def both() -> list[Reply | Failure]:
+    async def both() -> list[Outcome]:
         endpoint = make(server.url)
         return [await endpoint.ask(BODY) for _ in range(2)]
 
@@ -330,7 +330,7 @@ def test_a_reply_split_into_bytes() -> None:
 def test_a_finished_answer_is_one_whatever_becomes_of_the_connection(
     ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "AFTER_FINISH_SECONDS", 0.1)
+    monkeypatch.setattr(endpoint_module, "ENOUGH_SECONDS", 0.1)
     play = sends(STREAM_HEAD, *map(chunked, EVENTS[:3]), ending=ending)
     assert ask(Server(play).url) == Reply("žluť", "stop")
 
@@ -403,7 +403,7 @@ def test_a_refusal_names_the_size() -> None:
 
 
 def test_a_refusal_counts_without_the_end_of_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "REFUSAL_SECONDS", 0.1)
+    monkeypatch.setattr(endpoint_module, "ENOUGH_SECONDS", 0.1)
     play = sends(b"HTTP/1.1 402 x\r\nContent-Length: 100\r\n\nno money", ending="wait")
     failure = failure_of(play)
     assert (failure.kind, failure.text) == ("fatal", "HTTP 402: no money")
@@ -418,6 +418,17 @@ def test_a_connection_broken_by_a_large_request_names_its_size(
     assert outcome.kind == "transient"
     assert "request of 41,943,040 bytes" in outcome.text
     assert not caplog.records  # asyncio's about writing on after the end
+
+
+def test_a_refusal_sent_before_the_body_was_read_is_not_lost() -> None:
+    def play(connection: socket.socket) -> None:
+        connection.sendall(reply(413))
+        threading.Event().wait(0.2)  # what is not read by then resets the connection
+        raise HangUp
+
+    outcome = ask(Server(play, bodies=False).url, [b"x" * 2**20] * 40)
+    assert isinstance(outcome, Failure)
+    assert outcome.text == "HTTP 413: no reason given (request of 41,943,040 bytes)"
 
 
 def test_nobody_listens() -> None:
@@ -582,9 +593,7 @@ def test_certificates_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- Proxies
 
 
-def proxied(
-    server: Server, monkeypatch: pytest.MonkeyPatch, name: str, target: str
-) -> Reply | Failure:
+def proxied(server: Server, monkeypatch: pytest.MonkeyPatch, name: str, target: str) -> Outcome:
     monkeypatch.setenv(name, f"http://user:pass-word@127.0.0.1:{server.port}")
     return ask(target)
 

@@ -18,10 +18,11 @@ from beam_common.failure import (
 )
 
 FLAGS = Flags(
-    parameters={"temperature": "--temperature", "max_tokens": "--max-tokens", "model": "--model"},
-    no_stream="--no-stream",
+    parameters=("temperature", "max_tokens", "model"),
+    no_stream="start again with --no-stream",
+    url="http://h",
 )
-BASE_URL = "check --base-url (most servers want /v1 at its end)"
+BASE_URL = "check --base-url http://h (most servers want /v1 at its end)"
 
 
 def kind_of(failure: Failure) -> str:
@@ -55,12 +56,12 @@ def kind_of(failure: Failure) -> str:
         ),
         pytest.param(
             {"object": "error", "message": "m", "type": "BadRequestError", "code": 400},
-            ErrorBody("m", "400 BadRequestError 400 BadRequestError", 400),
+            ErrorBody("m", "400 BadRequestError", 400),
             id="vllm",
         ),
         pytest.param(
             {"type": "error", "error": {"type": "overloaded_error", "message": "m"}},
-            ErrorBody("m", "overloaded_error error", 529),
+            ErrorBody("m", "error overloaded_error", 529),
             id="anthropic",
         ),
         pytest.param(
@@ -73,7 +74,7 @@ def kind_of(failure: Failure) -> str:
             ErrorBody("m", "UNAVAILABLE", 503),
             id="google-by-name",
         ),
-        pytest.param({"msg": "m", "code": 40301}, ErrorBody("m", "40301 40301"), id="odd-code"),
+        pytest.param({"msg": "m", "code": 40301}, ErrorBody("m", "40301"), id="odd-code"),
         pytest.param({"reason": 1}, ErrorBody('{"reason": 1}'), id="unknown-dialect"),
         pytest.param({"error": True}, ErrorBody("true"), id="error-true"),
         pytest.param(None, ErrorBody("what was sent"), id="no-json"),

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from beam_common.failure import Failure, Flags
-from beam_common.reply import Reply, Stream, read_completion, token_counts, whole_characters
+from beam_common.reply import Outcome, Received, Reply, token_counts, whole_characters
 
-FLAGS = Flags(no_stream="--no-stream")
+FLAGS = Flags(no_stream="try --no-stream")
 
 
-def outcome_of(outcome: Reply | Failure) -> str:
+def outcome_of(outcome: Outcome) -> str:
     """What tables compare: the text of a reply, the kind of a failure in brackets."""
     return outcome.text if isinstance(outcome, Reply) else f"<{outcome.kind}>"
 
@@ -30,6 +30,12 @@ def chunk(content: Any = None, finish_reason: Any = None, **delta: Any) -> dict[
 
 
 # --- Completions in one piece
+
+
+def read(body: object) -> Outcome:
+    received = Received(FLAGS, lambda: None)
+    received.feed(json.dumps(body).encode())
+    return received.outcome()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,7 @@ def chunk(content: Any = None, finish_reason: Any = None, **delta: Any) -> dict[
     ],
 )
 def test_read_completion(body: object, expected: str) -> None:
-    assert outcome_of(read_completion(body, FLAGS)) == expected
+    assert outcome_of(read(body)) == expected
 
 
 def test_everything_of_a_completion_is_read() -> None:
@@ -87,11 +93,11 @@ def test_everything_of_a_completion_is_read() -> None:
         "prompt_tokens_details": {"cached_tokens": 4},
     }
     body = {**completion("a", "length"), "usage": usage, "model": "m-2", "provider": "P"}
-    assert read_completion(body, FLAGS) == Reply("a", "length", 9, 2, 4, "m-2", "P")
+    assert read(body) == Reply("a", "length", 9, 2, 4, "m-2", "P")
 
 
 def test_what_is_no_completion_is_shown() -> None:
-    outcome = read_completion({"success": False, "errors": ["no route"]}, FLAGS)
+    outcome = read({"success": False, "errors": ["no route"]})
     assert isinstance(outcome, Failure)
     assert '{"success": false, "errors": ["no route"]}' in outcome.text
 
@@ -163,8 +169,8 @@ def as_event(event: object) -> bytes:
     return event if isinstance(event, bytes) else b"data: %b\n\n" % json.dumps(event).encode()
 
 
-def streamed(*events: object) -> Stream:
-    stream = Stream(FLAGS, lambda: None)
+def streamed(*events: object) -> Received:
+    stream = Received(FLAGS, lambda: None)
     for event in events:
         stream.feed(as_event(event))
     return stream
@@ -187,7 +193,7 @@ def streamed(*events: object) -> Stream:
         pytest.param(
             [b": ping\n\n", b"event: message\nid: 1\n", chunk("a"), END], "a", id="fields"
         ),
-        pytest.param([chunk("a"), b'data: "ping"\n\n', END], "a", id="an-event-of-another-kind"),
+        pytest.param([chunk("a"), {"type": "ping"}, END], "a", id="an-event-of-another-kind"),
         pytest.param([chunk("\ud83d"), chunk("\ude42"), END], "🙂", id="split-surrogates"),
         pytest.param([chunk("a\ud83d"), END], "a\ud83d", id="lone-surrogate"),
         pytest.param([chunk("a"), END, DONE, chunk("X")], "a", id="nothing-after-done"),
@@ -213,7 +219,7 @@ def streamed(*events: object) -> Stream:
     ],
 )
 def test_streams(events: list[object], expected: str) -> None:
-    assert outcome_of(streamed(*events).result()) == expected
+    assert outcome_of(streamed(*events).outcome()) == expected
 
 
 @pytest.mark.parametrize(
@@ -226,13 +232,13 @@ def test_streams(events: list[object], expected: str) -> None:
 def test_everything_of_a_stream_is_read(last: dict[str, Any]) -> None:
     first = {**chunk("a"), "model": "m-2", "provider": "P"}
     stream = streamed(first, chunk("b"), END, last, DONE)
-    assert stream.result() == Reply("ab", "stop", 9, 2, None, "m-2", "P")
+    assert stream.outcome() == Reply("ab", "stop", 9, 2, None, "m-2", "P")
 
 
 def test_an_unfinished_stream_points_to_its_flag_and_shows_what_it_ended_with() -> None:
-    outcome = streamed(chunk("a"), b'error: {"code": 500}\n\n').result()
+    outcome = streamed(chunk("a"), b'error: {"code": 500}\n\n').outcome()
     assert isinstance(outcome, Failure)
-    assert outcome.text == 'the stream ended without a finish_reason, after: error: {"code": 500}'
+    assert outcome.text == 'the reply broke off (finish_reason absent) error: {"code": 500}'
     assert outcome.advice == "try --no-stream"
 
 
@@ -251,10 +257,10 @@ def test_streams_read_alike_however_their_bytes_are_split(text: str) -> None:
     data = text.replace("{}", "%s", 2).replace("%s", pieces[0], 1).replace("%s", pieces[1]).encode()
 
     def read(*parts: bytes) -> str:
-        stream = Stream(FLAGS, lambda: None)
+        stream = Received(FLAGS, lambda: None)
         for part in parts:
             stream.feed(part)
-        return outcome_of(stream.result())
+        return outcome_of(stream.outcome())
 
     assert read(*(bytes([byte]) for byte in data)) == "漢\x85🙂"
     for first, second in itertools.combinations(range(0, len(data) + 1, 3), 2):
@@ -275,25 +281,25 @@ def test_streams_read_alike_however_their_bytes_are_split(text: str) -> None:
 )
 def test_a_reply_has_begun_with_its_first_piece(event: object, begun: bool) -> None:
     told = []
-    stream = Stream(FLAGS, lambda: told.append("begun"))
+    stream = Received(FLAGS, lambda: told.append("begun"))
     stream.feed(as_event(event))
     stream.feed(as_event(event))
     assert told == (["begun"] if begun else [])
 
 
 def test_a_probe_is_content_with_the_first_piece() -> None:
-    stream = Stream(FLAGS, lambda: None, first_piece_only=True)
+    stream = Received(FLAGS, lambda: None, first_piece_only=True)
     stream.feed(as_event(chunk("", role="assistant")))
     assert not stream.over
     stream.feed(as_event(chunk("a")))
     assert stream.over
-    assert isinstance(stream.result(), Reply)
+    assert isinstance(stream.outcome(), Reply)
 
 
 def test_a_line_of_megabytes_is_read_in_linear_time() -> None:
     """Quadratic reading would take minutes here."""
     data = as_event({**chunk("a" * 4_000_000, "stop")})
-    stream = Stream(FLAGS, lambda: None)
+    stream = Received(FLAGS, lambda: None)
     for start in range(0, len(data), 1000):
         stream.feed(data[start : start + 1000])
-    assert outcome_of(stream.result()) == "a" * 4_000_000
+    assert outcome_of(stream.outcome()) == "a" * 4_000_000
