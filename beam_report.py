@@ -25,22 +25,14 @@ from beam_common.jsonl import IDENTITY
 from beam_common.rows import Json, QuestionKey, Row
 from beam_common.stats import ALPHA
 from beam_common.summary import summary_lines
-from beam_common.tables import (
-    KINDS,
-    NUMBERS,
-    aligned,
-    escaped,
-    fitted,
-    further_of,
-    number,
-    numbers_of,
-)
+from beam_common.tables import HEADS, NUMBERS, aligned, cells_of, escaped, numbers_of
 
 ABOUT = "Intervals are about other chats; a rerun on the same chats varies less."
 LARGEST = (
     "abilities: none differs beyond chance, the largest difference is {} ({}, {}); two equal "
     "models on 35 chats show 0.086 (median), one pair in twenty 0.146"
 )
+QUESTION: Row = {"question": "", "gold_answer": "", "rubric": []}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -50,46 +42,32 @@ LARGEST = (
 def report_text(report: Json, title: str, markdown: bool) -> str:
     """The report for people: what hides behind the scores, the table, the verdicts, the notes."""
     rows = sorted(report["runs"], key=lambda row: -row["score"])
-    table = [["run", *NUMBERS, "half pts", *KINDS, "tokens", "verdict"]]
-    table += [
-        [fitted(row["name"]), *numbers_of(row), *further_of(row), row["verdict"]] for row in rows
-    ]
     hidden = [f"{row['name']}: {text}" for row in rows for text in row["hidden"]]
     words = [f"{row['name']}: {row['words']}" for row in rows if row["verdict"] != "reference"]
     words += [f"note: {note}" for note in report["notes"]]
     if markdown:
         hidden, words = ([f"- {escaped(line)}" for line in lines] for lines in (hidden, words))
         title = f"### {escaped(title)}"
-    parts = [hidden, [title], aligned(table, markdown), [ABOUT], words]
-    tables = [
-        _abilities(row, markdown) for row in report["runs"] if len(rows) == 1 or _differs(row)
-    ]
-    parts += tables or [[_largest(report["runs"])]]
+    parts = [hidden, [title], aligned([HEADS, *map(cells_of, rows)], markdown), [ABOUT], words]
+    parts += _abilities(rows, markdown)
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def _differs(row: Json) -> bool:
-    """Whether an ability of the run does, beyond chance."""
-    p_values = [part["p_holm"] for part in row["abilities"].values()]
-    return any(p is not None and p < ALPHA for p in p_values)
-
-
-def _abilities(row: Json, markdown: bool) -> list[str]:
-    parts = row["abilities"].items()
-    table = [["ability", "n", *NUMBERS]]
-    table += [[name, str(part["n"]), *numbers_of(part)] for name, part in parts]
-    return [f"Abilities of {escaped(row['name'])}:", "", *aligned(table, markdown)]
-
-
-def _largest(rows: Sequence[Json]) -> str:
-    """One line on the abilities where none of them differs."""
-    parts = [
-        (part["difference"] or 0, name, row["name"])
-        for row in rows
-        for name, part in row["abilities"].items()
-    ]
-    difference, name, run_name = max(parts, key=lambda part: abs(part[0]))
-    return LARGEST.format(number(difference, sign="+"), name, run_name)
+def _abilities(rows: Sequence[Json], markdown: bool) -> list[list[str]]:
+    """The abilities of each run of which one differs beyond chance, else one line on all."""
+    parts = []
+    sizes = []
+    for row in rows:
+        run_name = escaped(row["name"]) if markdown else row["name"]
+        table = [["ability", "n", *NUMBERS]]
+        differs = len(rows) == 1
+        for name, part in row["abilities"].items():
+            table.append([name, str(part["n"]), *numbers_of(part)])
+            differs |= part["p_holm"] is not None and part["p_holm"] < ALPHA
+            sizes.append((abs(part["difference"] or 0), table[-1][4], name, run_name))
+        if differs:
+            parts += [[f"Abilities of {run_name}:"], aligned(table, markdown)]
+    return parts or [[LARGEST.format(*max(sizes)[1:])]]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -103,20 +81,16 @@ def views_of(subjects: Sequence[Subject]) -> list[Row]:
 
 
 def _view(key: QuestionKey, subjects: Sequence[Subject]) -> Row:
-    view: Row = {"question": "", "gold_answer": "", "rubric": [], "runs": []}
-    view |= zip(IDENTITY, key, strict=True)
+    view = {**dict(zip(IDENTITY, key, strict=True)), **QUESTION, "runs": []}
     for subject in subjects:
-        seen = None
-        files = [file for file in subject.files if key in file.scores]
-        for file in files[:1]:
-            answer = file.answers.get(key, {})
-            view |= {
-                name: answer[name]
-                for name in ("question", "gold_answer", "rubric")
-                if name in answer
-            }
-            seen = {name: answer.get(name) for name in ("response", "finish_reason", "error")}
-            seen |= {"score": subject.scores[key], "verdicts": file.verdicts.get(key, [])}
+        file = next((file for file in subject.files if key in file.scores), None)
+        answer = file.answers.get(key, {}) if file else {}
+        view |= {name: answer[name] for name in QUESTION if name in answer}
+        seen = file and {
+            "score": subject.scores[key],
+            "verdicts": file.verdicts.get(key, []),
+            **{name: answer.get(name) for name in ("response", "finish_reason", "error")},
+        }
         view["runs"].append(seen)
     return view
 
@@ -127,12 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("runs", nargs="+", metavar="[NAME=]SCORES[,SCORES...]", help="the first is the reference")
     parser.flag("--margin", positive_float, 0.03, "X", "the loss that would matter")
-    add(
-        "--format",
-        choices=("text", "markdown", "json"),
-        default="text",
-        help="(default: %(default)s)",
-    )
+    add("--format", choices=("text", "markdown", "json"), default="text",
+        help="(default: %(default)s)")  # fmt: skip
     parser.flag("--plot", Path, None, "FILE", "write a picture, too: .png, .svg or .pdf")
     parser.flag("--html", Path, None, "FILE", "write a page, too")
     args = parser.parse_args(argv)

@@ -276,7 +276,7 @@ def hides_of(subject: Subject, reference: Subject, row: Json) -> list[str]:
         left = clustered_mean(rest)
         part = total - sum(rest.values()) / len(gaps)
         said.append(
-            f"{word} by {number(sign * total, 2)}, of it {number(sign * part, 2)} from "
+            f"{word} by {number(sign * total)}, of it {number(sign * part)} from "
             f"{plural(len(mine), 'answer')} that {ENDED[kind]} (reference: {len(others)}; p < "
             f"{0.001 if p < 0.001 else REMARKABLE}); over the other {plural(left.n, 'question')} "
             f"{number(left.mean, sign='+')} ({interval(left.interval(), '+')})"

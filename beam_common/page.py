@@ -13,15 +13,13 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from beam_common.plot import LOOKS, check_place, finding, legend, rows_of, save
 from beam_common.rows import Json
-from beam_common.tables import KINDS, further_of, numbers_of
+from beam_common.tables import HEADS, cells_of
 
-MOST_BYTES = 12_000_000  # of the questions; a browser opens this in about a second
-# Characters of a text that are shown: the first of these that makes the questions small enough.
-LONGEST_TEXTS = (20_000, 10_000, 5_000, 2_500, 1_000, 500, 200)
+HALF_TEXT = 10_000  # characters at its beginning and at its end that are shown of a text
 TEMPLATE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -87,77 +85,66 @@ def _digest(text: str) -> str:
 # Table and forest.
 
 
-class Scale(NamedTuple):
-    """The axis of the forest, from `middle` - `reach` to `middle` + `reach`."""
-
-    middle: float
-    reach: float
-    margin: float  # 0: nothing is compared
-
-    def at(self, value: float) -> float:
-        """Percent of the width."""
-        return 50 + 50 * (value - self.middle) / self.reach
-
-
 def _table(report: Json) -> str:
     """A row for each run, or for each ability of a single one; no column where all is unknown."""
-    rows, scale = rows_of(report), Scale(0.5, 0.65, 0)
+    rows = rows_of(report)
+    columns = [
+        (head, head, *map(escape, cells))
+        for head, *cells in zip(HEADS, *map(cells_of, rows), strict=True)
+        if {*cells} != {"-"}
+    ]
+    columns.pop()  # the verdict: in words, and none of a single run
     if len(report["runs"]) > 1:
-        shown = [value for row in rows for value in (row["point"], *row["ends"])]
-        margin = report["margin"]
-        scale = Scale(0, 1.3 * max(abs(value or margin) for value in shown), margin)
-    table = [_cells(row, scale) for row in rows]
-    heads = [head for head in table[0] if any(cells[head] != "-" for cells in table)]
+        columns.append(("verdict", "verdict", *map(_words, rows)))
+        ends = [abs(end) for row in rows for end in row["ends"] if end is not None]
+        strips = _strips(rows, 0, 1.3 * max([report["margin"], *ends]), report["margin"])
+    else:
+        strips = _strips(rows, 0.5, 0.65, 0)
+    columns.insert(3, ("forest", *strips))
+    heads, *table = zip(*columns, strict=True)
     lines: list[str] = []
-    for cells in ({head: head for head in heads} | {"forest": _axis(scale)}, *table):
+    for cells in table:
         tag = "td" if lines else "th"
-        lines.append("<tr>")
-        lines += [f'<{tag} data-head="{head}">{cells[head]}</{tag}>' for head in heads]
+        pairs = zip(heads, cells, strict=True)
+        lines += ["<tr>", *(f'<{tag} data-head="{head}">{cell}</{tag}>' for head, cell in pairs)]
     return "\n".join(lines)
 
 
-def _cells(row: Json, scale: Scale) -> dict[str, str]:
-    """The columns of a row, as markup, by their heads."""
-    score, ends, difference, difference_ends, p = numbers_of(row)
-    half_points, *shares, tokens = further_of(row)
-    words = [escape(row["words"]), *(f"<small>{escape(text)}</small>" for text in row["hidden"])]
-    return {
-        "run": f"<bdi>{escape(row['name'])}</bdi>",
-        "score": f"{score}<small>{ends}</small>",
-        "forest": _strip(row, scale),
-        "difference": "-" if difference == "-" else f"{difference}<small>{difference_ends}</small>",
-        "verdict": "".join(words) if scale.margin else "-",
-        "p (Holm)": escape(p),
-        "n": str(row["n"]),
-        "half points": half_points,
-        "tokens": tokens,
-        **dict(zip(KINDS, shares, strict=True)),
-    }
+def _words(row: Json) -> str:
+    """The verdict and what the score hides, as markup."""
+    hidden = (f"<small>{escape(text)}</small>" for text in row["hidden"])
+    return escape(row["words"]) + "".join(hidden)
 
 
-def _axis(scale: Scale) -> str:
-    """The labels of the axis: its middle, and round numbers to the left and right."""
-    tick = float(f"{0.7 * scale.reach:.0e}")
-    values = (scale.middle + step * tick for step in (-1, 0, 1))
-    labels = [f'<text x="{scale.at(value):.2f}%" y="1em">{value:.2g}</text>' for value in values]
-    return f"<svg>{''.join(labels)}</svg>"
+def _strips(rows: Sequence[Json], middle: float, reach: float, margin: float) -> list[str]:
+    """The forest: its labelled axis, which ends at `middle` ± `reach`, and a strip for each row.
 
+    What a mark looks like is said by the style, by its class.
+    """
 
-def _strip(row: Json, scale: Scale) -> str:
-    """A row of the forest. What a mark looks like is said by the style, by its class."""
-    marks = {
-        "band": (-scale.margin, scale.margin),
-        "zero": (0, 0),
-        "thin": row["adjusted"],
-        "thick": row["ends"],
-        "point": (row["point"], row["point"]),
-    }
-    drawn = []
-    for css, (low, high) in marks.items():
-        if low is not None:
-            width = scale.at(high) - scale.at(low)
-            drawn.append(f'<rect class="{css}" x="{scale.at(low):.2f}%" width="{width:.2f}%"/>')
-    return f'<svg color="{LOOKS[row["verdict"]][0]}">{"".join(drawn)}</svg>'
+    def at(value: float) -> float:
+        """Percent of the width."""
+        return 50 + 50 * (value - middle) / reach
+
+    tick = float(f"{0.7 * reach:.0e}")  # a round number
+    ticks = (middle - tick, middle, middle + tick)
+    axis = [f'<text x="{at(value):.2f}%" y="1em">{value:.2g}</text>' for value in ticks]
+    strips = [f"<svg>{''.join(axis)}</svg>"]
+    for row in rows:
+        marks = {
+            "band": (-margin, margin),
+            "zero": (0, 0),
+            "thin": row["adjusted"],
+            "thick": row["ends"],
+            "point": (row["point"], row["point"]),
+        }
+        drawn = [
+            f'<rect class="{css}" x="{at(low):.2f}%" width="{at(high) - at(low):.2f}%"/>'
+            for css, (low, high) in marks.items()
+            if low is not None
+        ]
+        strips.append(f'<svg color="{LOOKS[row["verdict"]][0]}">{"".join(drawn)}</svg>')
+    return strips
 
 
 # ------------------------------------------------------------------------------------------------
@@ -165,22 +152,17 @@ def _strip(row: Json, scale: Scale) -> str:
 
 
 def _data(names: Sequence[str], views: Sequence[Json]) -> str:
-    """The questions as JSON that is harmless in a page, with texts as long as the size allows."""
-    for limit in LONGEST_TEXTS:
-        shown = {"runs": names, "questions": _cut(views, limit)}
-        data = json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")
-        if len(_utf8(data)) <= MOST_BYTES:
-            break
-    return data
+    """The questions as JSON that is harmless in a page."""
+    shown = {"runs": names, "questions": _cut(views)}
+    return json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def _cut(value: Any, limit: int) -> Any:
-    """A JSON value whose texts have at most about `limit` characters: their beginnings and ends."""
-    if isinstance(value, str) and len(value) > limit:
-        half = limit // 2
-        left_out = f"[… {len(value) - 2 * half:,} characters are left out of this page …]"
-        return f"{value[:half]}\n\n{left_out}\n\n{value[-half:]}"
+def _cut(value: Any) -> Any:
+    """A JSON value of whose long texts the beginnings and ends are left."""
+    if isinstance(value, str) and len(value) > 2 * HALF_TEXT:
+        left_out = f"[… {len(value) - 2 * HALF_TEXT:,} characters are left out of this page …]"
+        return f"{value[:HALF_TEXT]}\n\n{left_out}\n\n{value[-HALF_TEXT:]}"
     if isinstance(value, dict):
         # A criterion stands in the question's rubric, once for all runs.
-        return {name: _cut(item, limit) for name, item in value.items() if name != "criterion"}
-    return [_cut(item, limit) for item in value] if isinstance(value, list) else value
+        return {name: _cut(item) for name, item in value.items() if name != "criterion"}
+    return [_cut(item) for item in value] if isinstance(value, list) else value

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +40,9 @@ STYLE: dict[Any, Any] = {
     "axes.edgecolor": "none",
     "grid.color": BAND,
     "xtick.major.size": 0,
+    "lines.solid_capstyle": "butt",
+    "lines.markersize": 8,
+    "lines.markeredgecolor": "white",
 }
 # Families that hold what the usual font lacks; those that are installed are used.
 FURTHER_FONTS = re.compile("Sans CJK|PingFang|YaHei|Hiragino Sans|WenQuanYi|Arial Unicode")
@@ -127,54 +129,49 @@ def rows_of(report: Json) -> list[Row]:
     Beside what is known of them: `point`, the `ends` of its interval, `adjusted` ones, `words`.
     """
     reference, *others = report["runs"]
+    rows = []
     if others:
-        rows = [{**reference, "point": 0}, *({**run, "point": run["difference"]} for run in others)]
-        for row in rows:
-            row["ends"] = row["difference_low"], row["difference_high"]
+        for run in report["runs"]:
+            point = 0 if run is reference else run["difference"]
+            ends = (run["difference_low"], run["difference_high"])
+            rows.append({**run, "point": point, "ends": ends})
         return sorted(rows, key=lambda row: -row["score"])
-    parts = {"overall": reference, **reference["abilities"]}
-    return [_ability_row(name.replace("_", " "), part) for name, part in parts.items()]
-
-
-def _ability_row(name: str, part: Json) -> Row:
-    ends = part["low"], part["high"]
-    drawn = {"point": part["score"], "ends": ends, "adjusted": ends, "verdict": "not worse"}
-    words = f"{interval(ends)}, n={part['n']}"
-    return {**part, **drawn, "name": name, "words": words, "hidden": []}
+    for name, part in {"overall": reference, **reference["abilities"]}.items():
+        ends = (part["low"], part["high"])
+        drawn = {"point": part["score"], "ends": ends, "adjusted": ends, "verdict": "not worse"}
+        said = {"name": name.replace("_", " "), "words": f"{interval(ends)}, n={part['n']}"}
+        rows.append({**part, **drawn, **said, "hidden": []})
+    return rows
 
 
 def draw(report: Json, title: str) -> Any:
     """The figure. Its axis counts inches from the top, so that rows have room for their texts."""
     from matplotlib.figure import Figure
 
-    rows = rows_of(report)
-    texts = [
-        (
-            wrapped(row["name"], 25),
-            "\n".join(wrapped(t, 42) for t in (row["words"], *row["hidden"])),
-        )
-        for row in rows
-    ]
-    lines = [1 + max(text.count("\n") for text in pair) for pair in texts]
-    edges = list(accumulate((GAP + LINE * n for n in lines), initial=ABOVE))
-    end, height = edges[-1], edges[-1] + BELOW
-    figure = Figure(figsize=(WIDTH, height))
-    place = (AXIS, BELOW / height, ACROSS, (end - ABOVE) / height)
-    axes: Any = figure.add_axes(place, ylim=(end, ABOVE), yticks=[])
+    figure = Figure()
+    axes: Any = figure.add_subplot()
     put = partial(axes.text, transform=axes.get_yaxis_transform(), va="center")
     put(NAMES, 0.3, wrapped(finding(report), 76, 2), size=11, weight="bold")
     put(NAMES, 0.65, wrapped(title, 110, 1), color=GREY)
-    put(NAMES, height - 0.2, wrapped(legend(report), 120), color=GREY)
-    for row, (name, words), (top, bottom) in zip(rows, texts, pairwise(edges), strict=True):
-        y = (top + bottom) / 2
+    y = ABOVE
+    for row in rows_of(report):
+        name = wrapped(row["name"], 25)
+        words = "\n".join(wrapped(text, 42) for text in (row["words"], *row["hidden"]))
+        half = (GAP + LINE * (1 + max(name.count("\n"), words.count("\n")))) / 2
+        y += half
         put(NAMES, y, name)
         put(SCORES, y, number(row["score"]), ha="right")
         put(WORDS, y, words)
         colour, marker = LOOKS[row["verdict"]]
-        line = partial(axes.plot, color=colour, solid_capstyle="butt")
-        line(row["adjusted"], (y, y), linewidth=1)
-        line(row["ends"], (y, y), linewidth=3.2)
-        line([row["point"]], [y], marker, markersize=8, markeredgecolor="white", clip_on=False)
+        axes.plot(row["adjusted"], (y, y), color=colour, linewidth=1)
+        axes.plot(row["ends"], (y, y), color=colour, linewidth=3.2)
+        axes.plot([row["point"]], [y], marker, color=colour, clip_on=False)
+        y += half
+    height = y + BELOW
+    put(NAMES, height - 0.2, wrapped(legend(report), 120), color=GREY)
+    figure.set_size_inches(WIDTH, height)
+    place = (AXIS, BELOW / height, ACROSS, (y - ABOVE) / height)
+    axes.set(position=place, ylim=(y, ABOVE), yticks=[])
     if len(report["runs"]) == 1:
         axes.set(xlim=(0, 1), xlabel="score")
         return figure

@@ -17,11 +17,13 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 
 from beam_common.rows import QuestionKey
 
 Scores = Mapping[QuestionKey, float]
 Ends = tuple[float, float] | tuple[None, None]
+UNKNOWN = (None, None)
 
 ALPHA = 0.05
 POWER = 0.8
@@ -50,24 +52,27 @@ class Estimate:
     def interval(self, alpha: float = ALPHA) -> Ends:
         """The ends of the interval that misses the true mean in a share `alpha` of cases."""
         if self.mean is None or self.se is None:
-            return None, None
+            return UNKNOWN
         half = self.reach(1 - alpha / 2)
         return self.mean - half, self.mean + half
 
 
 def mean_of(values: Collection[float]) -> float | None:
     """None for no values."""
-    return _exact(math.fsum(values) / len(values)) if values else None
+    return fmean(values) if values else None
 
 
 def clustered_mean(scores: Scores) -> Estimate:
     """The mean with its error; the chat of a question is the first part of its key."""
-    n, mean = len(scores), mean_of(scores.values())
+    if not scores:
+        return Estimate(0, 0)
+    n = len(scores)
+    mean = _exact(fmean(scores.values()))
     sums: defaultdict[str, float] = defaultdict(float)
     for (chat, _, _), score in scores.items():
-        sums[chat] += score - (mean or 0)
+        sums[chat] += score - mean
     g = len(sums)
-    if mean is None or g < 2:
+    if g == 1:
         return Estimate(n, g, mean)
     se = _exact(math.sqrt(g / (g - 1)) * math.hypot(*sums.values()) / n)
     # Without any spread, that all chats fall on one side of 0 is all there is.
@@ -96,7 +101,7 @@ def wilson_interval(found: Estimate) -> Ends:
     of n, and Student's t in place of the normal quantile. Without spread each chat counts as one.
     """
     if found.mean is None or found.se is None:
-        return None, None
+        return UNKNOWN
     variance = found.mean * (1 - found.mean)
     n = variance / found.se**2 if found.se else found.chats
     w = t_quantile(1 - ALPHA / 2, found.chats - 1) ** 2 / n
@@ -154,7 +159,7 @@ def t_two_sided(t: float, df: int) -> float:
     angle = math.atan(abs(t) / math.sqrt(df))
     cosine = math.cos(angle)
     odd = df % 2
-    term = cosine if odd else 1.0
+    term = cosine**odd
     total = 0.0
     for k in range(1 + odd, df, 2):
         total += term

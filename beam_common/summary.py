@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 
@@ -65,6 +66,7 @@ def load_run(path: Path) -> Run:
     if not scores:
         raise UsageError(f"{path} holds no scores; name a file that beam_judge.py wrote")
     record = load_sidecar(sidecar_path(path, ".run.json")) or {}
+    answered = record.get("answers", {})
     files = [(path.parent / name).resolve() for name in record.get("files", [])]
     answers = {}
     if all(file.is_file() for file in files):
@@ -81,31 +83,31 @@ def load_run(path: Path) -> Run:
         answers={key: answers[key] for key in scores if key in answers},
         answer_files=files,
         record=record,
-        facts={"data": _data_of(record, scores), **_settings_of(record)},
+        facts={
+            "data": _data_of(answered.get("data", {}), scores),
+            **_settings_of("answers'", answered.get("settings", {})),
+            **_settings_of("judge's", record.get("settings", {})),
+        },
     )
 
 
 def _verdicts_of(replies: Sequence[Row]) -> dict[QuestionKey, list[Row]]:
     """Of each question the replies that count, by rubric item."""
     counting = latest(replies, lambda row: (key_of(row), row["item"]))
-    found: dict[QuestionKey, list[Row]] = {}
-    for key, item in sorted(counting):
-        found.setdefault(key, []).append(counting[key, item])
-    return found
+    groups = groupby(sorted(counting), lambda place: place[0])
+    return {key: [counting[place] for place in places] for key, places in groups}
 
 
 def _half_points(scores: Scores, verdicts: Mapping[QuestionKey, Sequence[Json]]) -> Scores:
     """Mean levels of all questions; none where some have none, as scores of another tool."""
-    no_call = {key: [0.0] for key, score in scores.items() if not score}
-    called = {key: [row["level"] or 0.0 for row in rows] for key, rows in verdicts.items()}
-    levels = no_call | called
-    complete = called and scores.keys() <= levels.keys()
-    return {key: fmean(levels[key]) for key in scores} if complete else {}
+    called = {key: fmean(row["level"] or 0.0 for row in rows) for key, rows in verdicts.items()}
+    levels = {key: called.get(key, score) for key, score in scores.items()}
+    # A question that needed no call scores 0 and has no verdicts.
+    return levels if called and all(key in called or not levels[key] for key in levels) else {}
 
 
-def _data_of(record: Json, scores: Scores) -> str:
+def _data_of(data: Json, scores: Scores) -> str:
     """What was judged: `the published 1M files; 9 of 35 chats`; other data by their digests."""
-    data = record.get("answers", {}).get("data", {})
     questions, chats = (str(data.get(f"{part}_sha256")) for part in ("questions", "chats"))
     name = known_data(questions, chats) or f"questions {questions[:8]}, chats {chats[:8]}"
     same = (tag for tag in recorded()["tags"].values() if tag["questions"]["sha256"] == questions)
@@ -114,13 +116,10 @@ def _data_of(record: Json, scores: Scores) -> str:
     return f"{name if data else 'unknown'}; {scored} {of_all}chats"
 
 
-def _settings_of(record: Json) -> dict[str, str]:
+def _settings_of(whose: str, settings: Json) -> dict[str, str]:
     """`judge's model: …`: every setting on one line, those of the body like the others."""
-    both = {"answers'": record.get("answers", {}), "judge's": record}
-    known = {whose: made.get("settings", {}) for whose, made in both.items()}
     return {
         f"{whose} {name}": label(str(value))
-        for whose, settings in known.items()
         for name, value in {**settings, **settings.get("body", {})}.items()
         if name != "body" and not name.endswith("_sha256")
     }
@@ -163,7 +162,8 @@ def judge_trouble(run: Run) -> list[str]:
 def count_lines(run: Run) -> dict[str, bool]:
     """How much is scored and what the score hides, each with whether the score suffers from it."""
     chats = run.record.get("selected", {}).values()
-    selected, scored = sum(sum(abilities.values()) for abilities in chats), len(run.scores)
+    selected = sum(sum(abilities.values()) for abilities in chats)
+    scored = len(run.scores)
     items = Counter(row["status"] for rows in run.verdicts.values() for row in rows)
     kinds = Counter(kind for row in run.answers.values() for kind in kinds_of(row))
     answers = ANSWERS.format_map(kinds) if run.answers else UNKNOWN
@@ -171,26 +171,25 @@ def count_lines(run: Run) -> dict[str, bool]:
     return {
         f"scored: {scored} of {selected or 'unknown'} selected questions": selected > scored,
         f"answers: {answers}": False,
-        f"verdicts: {verdicts}": items["unreadable"] + items["failed"] > 0,
+        f"verdicts: {verdicts}": items["scored"] < items.total(),
     }
 
 
 def notes_of(run: Run) -> list[str]:
     """What makes the number something else than one judge's scores of one model's answers."""
-    record = run.record
-    answers = record.get("answers", {})
-    served, shrunk = answers.get("served", {}), answers.get("shrunk", {})
-    foreign, shards = record.get("foreign", []), record.get("missing_shards", [])
+    answered = run.record.get("answers", {})
+    shrunk = answered.get("shrunk", {})
+    foreign = run.record.get("foreign", [])
+    shards = run.record.get("missing_shards", [])
+    served = {label(name): n for name, n in answered.get("served", {}).items()}
+    models = ", ".join(f"{name} ({n})" for name, n in served.items())
     found = {
-        "settings of the judge are unknown": not record,
-        "settings of the answers are unknown": not answers.get("settings"),
-        f"served as {', '.join(f'{name} ({n})' for name, n in served.items())}": {
-            *map(label, served)
-        }
-        - {run.facts.get("answers' model")},
+        "settings of the judge are unknown": not run.record,
+        "settings of the answers are unknown": not answered.get("settings"),
+        f"served as {models}": served.keys() - {run.facts.get("answers' model")},
         f"chats cut further to fit the endpoint: {len(shrunk)}": shrunk,
-        "answered partly with other settings": answers.get("mixed"),
-        "judged partly with other settings": record.get("mixed"),
+        "answered partly with other settings": answered.get("mixed"),
+        "judged partly with other settings": run.record.get("mixed"),
         f"scores of another tool, without verdicts: {len(foreign)}": foreign,
         f"missing shards: {', '.join(shards)}": shards,
     }

@@ -12,6 +12,7 @@ from beam_common.stats import Ends
 NAME = 25  # columns of a name in a table
 NUMBERS = ("score", "95 % interval", "difference", "95 % interval", "p (Holm)")
 KINDS = ("cut", "empty", "failed")  # answers of which a score does not tell
+HEADS = ("run", *NUMBERS, "half pts", *KINDS, "tokens", "verdict")
 
 
 def label(text: str, limit: int = 120) -> str:
@@ -47,13 +48,16 @@ def numbers_of(part: Json) -> list[str]:
     ]
 
 
-def further_of(run: Json) -> list[str]:
-    """Half-point difference, shares of the KINDS, mean completion tokens."""
-    known = run.get("answers")
+def cells_of(row: Json) -> list[str]:
+    """What a table shows of a run below HEADS; `-` for what is not known of it, or of a part."""
+    known = row.get("answers")
     return [
-        number(run.get("half_points_difference"), sign="+"),
-        *(f"{run[kind] / known:.1%}" if known else "-" for kind in KINDS),
-        number(run.get("mean_completion_tokens"), 0),
+        row["name"],
+        *numbers_of(row),
+        number(row.get("half_points_difference"), sign="+"),
+        *(f"{row[kind] / known:.1%}" if known else "-" for kind in KINDS),
+        number(row.get("mean_completion_tokens"), 0),
+        row["verdict"],
     ]
 
 
@@ -65,6 +69,7 @@ def fitted(name: str) -> str:
 
 def aligned(rows: Sequence[Sequence[str]], markdown: bool) -> list[str]:
     """A table with its columns in line, the first one to the left."""
+    rows = [[fitted(name), *others] for name, *others in rows]
     numbers = len(rows[0]) - 1
     between, edge = "  ", ""
     if markdown:

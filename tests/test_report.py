@@ -227,7 +227,7 @@ def test_failed_answers_come_before_the_verdict(
     paths = [write_run(tmp_path / "a", good), f"b={write_run(tmp_path / 'b', run)}"]
     lines = report(capsys, *paths).splitlines()
     assert lines[0].startswith(
-        "b: lower by 0.35, of it 0.35 from 21 answers that failed (reference: 0; p < 0.001); "
+        "b: lower by 0.350, of it 0.350 from 21 answers that failed (reference: 0; p < 0.001); "
         "over the other 39 questions 0.000 (0.000 to 0.000)"
     )
     assert any(re.match(r"b: lower by 0\.350 \(0\.\d+ to 0\.\d+\)$", line) for line in lines[1:])
@@ -241,7 +241,7 @@ def test_cut_answers_are_told_where_the_score_sees_nothing(
     cut = [*questions(1, [1.0, 0.0] * 5, finish_reason="length"), *good[10:]]
     text = report(capsys, write_run(tmp_path / "a", good), f"b={write_run(tmp_path / 'b', cut)}")
     first = text.splitlines()[0]
-    assert "of it 0.00 from 10 answers that were cut at the length limit" in first
+    assert "of it 0.000 from 10 answers that were cut at the length limit" in first
     assert "(reference: 0; p < 0.01)" in first
     assert re.search(r"^b .* 10\.0% +0\.0% +0\.0% +100 +not worse$", text, re.MULTILINE)
 
