@@ -10,6 +10,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -234,8 +235,22 @@ class Programs:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits between attempts take no time worth mentioning."""
+    """Waits between attempts take no time worth mentioning, and nothing waits for the disk."""
     monkeypatch.setattr(run, "WAITS", replace(WAITS, first=0.01, longest=0.08))
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a run has stopped: for an endpoint that must not outrun it."""
+    done, stop = threading.Event(), run.Run.stop
+
+    def noticed(*args: Any, **kwargs: Any) -> None:
+        stop(*args, **kwargs)
+        done.set()
+
+    monkeypatch.setattr(run.Run, "stop", noticed)
+    return done
 
 
 @pytest.fixture
