@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from beam_common import page, plot
 from beam_common.cli import Parser, positive_float
 from beam_common.command import command, run
-from beam_common.comparison import Subject, load_subjects, report_object, with_words
+from beam_common.comparison import Subject, for_programs, load_subjects, report_object
 from beam_common.jsonl import IDENTITY
-from beam_common.rows import Json, QuestionKey, Row
+from beam_common.rows import Json, Row
 from beam_common.stats import ALPHA
 from beam_common.summary import summary_lines
 from beam_common.tables import HEADS, NUMBERS, aligned, cells_of, escaped, numbers_of
@@ -32,7 +32,11 @@ LARGEST = (
     "abilities: none differs beyond chance, the largest difference is {} ({}, {}); two equal "
     "models on 35 chats show 0.086 (median), one pair in twenty 0.146"
 )
+# What the page shows of a question, an answer and a verdict.
 QUESTION: Row = {"question": "", "gold_answer": "", "rubric": []}
+ANSWER = ("response", "finish_reason", "error")
+VERDICT = ("item", "status", "level", "reply")
+HALF_TEXT = 10_000  # characters at its beginning and at its end that are shown of a text
 
 
 # ------------------------------------------------------------------------------------------------
@@ -77,22 +81,32 @@ def _abilities(rows: Sequence[Json], markdown: bool) -> list[list[str]]:
 def views_of(subjects: Sequence[Subject]) -> list[Row]:
     """Every question with what each run made of it."""
     keys = {key for subject in subjects for key in subject.scores}
-    return [_view(key, subjects) for key in sorted(keys, key=lambda key: (len(key[0]), key))]
+    views = []
+    for key in sorted(keys, key=lambda key: (len(key[0]), key)):
+        view = {**dict(zip(IDENTITY, key, strict=True)), **QUESTION, "runs": []}
+        for subject in subjects:
+            file = next((file for file in subject.files if key in file.scores), None)
+            answer = file.answers.get(key, {}) if file else {}
+            view |= {name: answer[name] for name in QUESTION if name in answer}
+            seen = file and {
+                "score": subject.scores[key],
+                **{name: _cut(answer.get(name)) for name in ANSWER},
+                "verdicts": [
+                    {name: _cut(row.get(name)) for name in VERDICT}
+                    for row in file.verdicts.get(key, [])
+                ],
+            }
+            view["runs"].append(seen)
+        views.append(view)
+    return views
 
 
-def _view(key: QuestionKey, subjects: Sequence[Subject]) -> Row:
-    view = {**dict(zip(IDENTITY, key, strict=True)), **QUESTION, "runs": []}
-    for subject in subjects:
-        file = next((file for file in subject.files if key in file.scores), None)
-        answer = file.answers.get(key, {}) if file else {}
-        view |= {name: answer[name] for name in QUESTION if name in answer}
-        seen = file and {
-            "score": subject.scores[key],
-            "verdicts": file.verdicts.get(key, []),
-            **{name: answer.get(name) for name in ("response", "finish_reason", "error")},
-        }
-        view["runs"].append(seen)
-    return view
+def _cut(value: Any) -> Any:
+    """Of a long text its beginning and its end."""
+    if not isinstance(value, str) or len(value) <= 2 * HALF_TEXT:
+        return value
+    left_out = f"[… {len(value) - 2 * HALF_TEXT:,} characters are left out of this page …]"
+    return f"{value[:HALF_TEXT]}\n\n{left_out}\n\n{value[-HALF_TEXT:]}"
 
 
 @command
@@ -103,29 +117,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.flag("--margin", positive_float, 0.03, "X", "the loss that would matter")
     add("--format", choices=("text", "markdown", "json"), default="text",
         help="(default: %(default)s)")  # fmt: skip
-    parser.flag("--plot", Path, None, "FILE", "write a picture, too: .png, .svg or .pdf")
-    parser.flag("--html", Path, None, "FILE", "write a page, too")
+    parser.flag("--plot", plot.picture, None, "FILE", "write a picture, too: .png, .svg or .pdf")
+    parser.flag("--html", plot.place, None, "FILE", "write a page, too")
     args = parser.parse_args(argv)
-    if args.plot:
-        plot.check(args.plot)
-    if args.html:
-        page.check(args.html)
     subjects = load_subjects(args.runs)
     report = report_object(subjects, args.margin)
-    told = with_words(report, subjects)
     first = subjects[0].files[0]
     judge = first.facts.get("judge's model", "unknown")
     title = f"BEAM, {first.facts['data']} · judge {judge}"
     if args.format == "json":
-        print(json.dumps(report, indent=1, allow_nan=False))
+        print(json.dumps(for_programs(report), indent=1, allow_nan=False))
     elif args.format == "text" and len(subjects) == len(subjects[0].files) == 1:
         print("\n".join(summary_lines(first)))
     else:
-        print(report_text(told, title, args.format == "markdown"))
+        print(report_text(report, title, args.format == "markdown"))
     if args.plot:
-        plot.write(args.plot, told, title)
+        plot.write(args.plot, report, title)
     if args.html:
-        page.write(args.html, told, views_of(subjects), title)
+        page.write(args.html, report, views_of(subjects), title)
     return 0
 
 

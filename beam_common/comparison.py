@@ -16,7 +16,6 @@ from beam_common.stats import (
     Scores,
     clustered_mean,
     detectable,
-    differences,
     fisher,
     holm,
     is_not_worse,
@@ -29,7 +28,6 @@ from beam_common.summary import (
     Run,
     by_ability,
     count_lines,
-    judge_trouble,
     kinds_of,
     load_run,
     notes_of,
@@ -127,23 +125,38 @@ def _averaged(files: Sequence[Scores]) -> Scores:
 
 
 def report_object(subjects: Sequence[Subject], margin: float) -> Row:
-    """What `--format json` prints."""
+    """What `--format json` prints, and of each run what is FOR_PEOPLE."""
     reference, *others = subjects
     rows = [_run_row(reference, NOBODY, margin)]
     rows += [_run_row(subject, reference, margin) for subject in others]
-    _adjust(rows)
-    _adjust([ability for row in rows for ability in row["abilities"].values()])
-    for subject, row in zip(others, rows[1:], strict=True):
-        row["verdict"] = verdict_of(subject.difference, row["p_holm"], margin)
+    for group in (rows, [part for row in rows for part in row["abilities"].values()]):
+        tested = [part for part in group if part["p"] is not None]
+        for part, p in zip(tested, holm([part["p"] for part in tested]), strict=True):
+            part["p_holm"] = p
+    for subject, row in zip(subjects, rows, strict=True):
+        found = subject.difference
+        if subject is not reference:
+            row["verdict"] = verdict_of(found, row["p_holm"], margin)
+        row["words"] = words_of(row, margin)
+        row["hidden"] = hides_of(subject, reference, row["hides"])
+        row["answers"] = len(subject.answers)
+        row["point"] = 0 if subject is reference else found.mean
+        row["ends"] = found.interval()
+        row["adjusted"] = found.interval(ALPHA / max(1, len(others)))
     notes = notes_on(subjects)
     return {"margin": margin, "reference": reference.name, "notes": notes, "runs": rows}
 
 
-def _adjust(rows: Sequence[Row]) -> None:
-    """Adjust the p values of all rows together."""
-    tested = [row for row in rows if row["p"] is not None]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
+# The verdict in words; sentences on what the score hides; of how many answers `cut`, `empty` and
+# `failed` are (0: unknown); what is drawn: the difference, its interval, and the one adjusted for
+# the number of runs.
+FOR_PEOPLE = ("words", "hidden", "answers", "point", "ends", "adjusted")
+
+
+def for_programs(report: Json) -> Row:
+    """The object without what is FOR_PEOPLE."""
+    runs = [{name: row[name] for name in row if name not in FOR_PEOPLE} for row in report["runs"]]
+    return {**report, "runs": runs}
 
 
 def _run_row(subject: Subject, reference: Subject, margin: float) -> Row:
@@ -200,50 +213,32 @@ def verdict_of(found: Estimate, p_holm: float | None, margin: float) -> str:
 
 def notes_on(subjects: Sequence[Subject]) -> list[str]:
     """What differs from the reference, and what makes a score something else; each once."""
+    reference = subjects[0]
     said: dict[str, list[str]] = {}  # text, names of runs
     for subject in subjects:
-        for text in sorted(_notes_of(subject, subjects[0])):
+        texts = []
+        if apart := len(subject.scores.keys() ^ reference.scores.keys()):
+            texts.append(f"left out of the difference, scored on one side only: {apart}")
+        for run in subject.files:
+            texts += notes_of(run)
+            texts += [line for line, suffers in count_lines(run).items() if suffers]
+            if run.record and reference.files[0].record:
+                texts += _differing(run.facts, reference.files[0].facts)
+        for text in dict.fromkeys(texts):
             said.setdefault(text, []).append(subject.name)
     return [one_line(f"{text} ({', '.join(names)})") for text, names in said.items()]
 
 
-def _notes_of(subject: Subject, reference: Subject) -> set[str]:
-    apart = len(subject.scores.keys() ^ reference.scores.keys())
-    found = {f"left out of the difference, scored on one side only: {apart}"} if apart else set()
-    wanted = reference.files[0].facts
-    for run in subject.files:
-        found.update(judge_trouble(run), notes_of(run))
-        found.update(line for line, odd in count_lines(run).items() if odd)
-        differing = {name for name, _ in wanted.items() ^ run.facts.items()} - MAY_DIFFER
-        for name in differing if wanted and run.facts else ():
-            mine, other = (facts.get(name, "not set") for facts in (run.facts, wanted))
-            found.add(f"{name} differs: {mine}, reference: {other}")
-    return found
+def _differing(facts: Json, wanted: Json) -> list[str]:
+    names = {name for name, _ in facts.items() ^ wanted.items()} - MAY_DIFFER
+    return [
+        f"{name} differs: {facts.get(name, 'not set')}, reference: {wanted.get(name, 'not set')}"
+        for name in sorted(names)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------
 # Words.
-
-
-def with_words(report: Json, subjects: Sequence[Subject]) -> Row:
-    """The object with what is said and drawn of each run, for people.
-
-    `words`: the verdict, `hidden`: sentences on what the score hides, `answers`: of how many `cut`,
-    `empty` and `failed` are (0: unknown), `adjusted`: the interval of the difference adjusted
-    for the number of runs.
-    """
-    comparisons = max(1, len(subjects) - 1)
-    rows = [
-        {
-            **row,
-            "words": words_of(row, report["margin"]),
-            "hidden": hides_of(subject, subjects[0], row),
-            "answers": len(subject.answers),
-            "adjusted": subject.difference.interval(ALPHA / comparisons),
-        }
-        for subject, row in zip(subjects, report["runs"], strict=True)
-    ]
-    return {**report, "runs": rows}
 
 
 def words_of(row: Json, margin: float) -> str:
@@ -262,19 +257,19 @@ def words_of(row: Json, margin: float) -> str:
     )
 
 
-def hides_of(subject: Subject, reference: Subject, row: Json) -> list[str]:
-    """`lower by 0.35, of it 0.35 from 21 answers that failed`, where that is beyond chance."""
-    gaps = differences(reference.scores, subject.scores)
-    total = row["difference"] or 0
+def hides_of(subject: Subject, reference: Subject, hides: Json) -> list[str]:
+    """`lower by 0.350, of it 0.350 from 21 answers that failed`, where that is beyond chance."""
+    found = subject.difference
+    total = found.mean or 0
     word, sign = ("higher", 1) if total > 0 else ("lower", -1)
     said = []
-    for kind, p in row["hides"].items():
-        if p is None or p >= REMARKABLE or not gaps:
+    for kind, p in hides.items():
+        if p is None or p >= REMARKABLE or not found.n:
             continue
         mine, others = subject.marked(kind), reference.marked(kind)
-        rest = {key: gap for key, gap in gaps.items() if key not in [*mine, *others]}
-        left = clustered_mean(rest)
-        part = total - sum(rest.values()) / len(gaps)
+        rest = {key: x for key, x in subject.scores.items() if key not in [*mine, *others]}
+        left = paired_difference(reference.scores, rest)
+        part = total - (left.mean or 0) * left.n / found.n
         said.append(
             f"{word} by {number(sign * total)}, of it {number(sign * part)} from "
             f"{plural(len(mine), 'answer')} that {ENDED[kind]} (reference: {len(others)}; p < "

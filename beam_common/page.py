@@ -13,13 +13,11 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from beam_common.plot import LOOKS, check_place, finding, legend, rows_of, save
+from beam_common.plot import LOOKS, finding, legend, rows_of, save
 from beam_common.rows import Json
 from beam_common.tables import HEADS, cells_of
 
-HALF_TEXT = 10_000  # characters at its beginning and at its end that are shown of a text
 TEMPLATE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -48,15 +46,12 @@ TEMPLATE = """<!DOCTYPE html>
 """
 
 
-def check(path: Path) -> None:
-    """Refuse a page that could not be written, before any work is done. Raises UsageError."""
-    check_place("--html", path)
-
-
 def write(path: Path, report: Json, views: Sequence[Json], title: str) -> None:
     """Write the page."""
     files = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
     style, script = (file.read_text("utf-8") for file in files)
+    names = [run["name"] for run in report["runs"]]
+    data = json.dumps({"runs": names, "questions": views}, ensure_ascii=False)
     page = TEMPLATE.format(
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
         title=escape(title),
@@ -66,7 +61,7 @@ def write(path: Path, report: Json, views: Sequence[Json], title: str) -> None:
         notes="\n".join(f'<li dir="auto">{escape(note)}</li>' for note in report["notes"]),
         style=style,
         script=script,
-        data=_data([run["name"] for run in report["runs"]], views),
+        data=data.replace("<", "\\u003c"),  # so that no text of it ends the element
     )
     save("--html", path, lambda file: file.write(_utf8(page)))
 
@@ -88,19 +83,16 @@ def _digest(text: str) -> str:
 def _table(report: Json) -> str:
     """A row for each run, or for each ability of a single one; no column where all is unknown."""
     rows = rows_of(report)
+    margin = report["margin"] if len(report["runs"]) > 1 else 0
     columns = [
         (head, head, *map(escape, cells))
         for head, *cells in zip(HEADS, *map(cells_of, rows), strict=True)
         if {*cells} != {"-"}
     ]
-    columns.pop()  # the verdict: in words, and none of a single run
-    if len(report["runs"]) > 1:
+    columns.insert(3, ("forest", *_strips(rows, margin)))
+    columns.pop()  # the verdict: here in words, and none of a single run
+    if margin:
         columns.append(("verdict", "verdict", *map(_words, rows)))
-        ends = [abs(end) for row in rows for end in row["ends"] if end is not None]
-        strips = _strips(rows, 0, 1.3 * max([report["margin"], *ends]), report["margin"])
-    else:
-        strips = _strips(rows, 0.5, 0.65, 0)
-    columns.insert(3, ("forest", *strips))
     heads, *table = zip(*columns, strict=True)
     lines: list[str] = []
     for cells in table:
@@ -116,11 +108,15 @@ def _words(row: Json) -> str:
     return escape(row["words"]) + "".join(hidden)
 
 
-def _strips(rows: Sequence[Json], middle: float, reach: float, margin: float) -> list[str]:
-    """The forest: its labelled axis, which ends at `middle` ± `reach`, and a strip for each row.
+def _strips(rows: Sequence[Json], margin: float) -> list[str]:
+    """The forest: its labelled axis, and a strip for each row; scores where there is no margin.
 
     What a mark looks like is said by the style, by its class.
     """
+    middle, reach = 0.5, 0.65
+    if margin:
+        ends = [abs(end) for row in rows for end in row["ends"] if end is not None]
+        middle, reach = 0, 1.3 * max([margin, *ends])
 
     def at(value: float) -> float:
         """Percent of the width."""
@@ -145,24 +141,3 @@ def _strips(rows: Sequence[Json], middle: float, reach: float, margin: float) ->
         ]
         strips.append(f'<svg color="{LOOKS[row["verdict"]][0]}">{"".join(drawn)}</svg>')
     return strips
-
-
-# ------------------------------------------------------------------------------------------------
-# Questions.
-
-
-def _data(names: Sequence[str], views: Sequence[Json]) -> str:
-    """The questions as JSON that is harmless in a page."""
-    shown = {"runs": names, "questions": _cut(views)}
-    return json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def _cut(value: Any) -> Any:
-    """A JSON value of whose long texts the beginnings and ends are left."""
-    if isinstance(value, str) and len(value) > 2 * HALF_TEXT:
-        left_out = f"[… {len(value) - 2 * HALF_TEXT:,} characters are left out of this page …]"
-        return f"{value[:HALF_TEXT]}\n\n{left_out}\n\n{value[-HALF_TEXT:]}"
-    if isinstance(value, dict):
-        # A criterion stands in the question's rubric, once for all runs.
-        return {name: _cut(item) for name, item in value.items() if name != "criterion"}
-    return [_cut(item) for item in value] if isinstance(value, list) else value

@@ -9,6 +9,7 @@ import re
 import textwrap
 import unicodedata
 import warnings
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from beam_common.files import unwritable, write_whole
-from beam_common.messages import UsageError
 from beam_common.rows import Json, Row
 from beam_common.tables import interval, number
 
@@ -53,20 +53,22 @@ AXIS, ACROSS = 0.34, 0.29  # left edge and width of the axis, in widths of the f
 NAMES, SCORES, WORDS = -1.12, -0.05, 1.04
 
 
-def check(path: Path) -> None:
-    """Refuse a picture that could not be written, before any work is done. Raises UsageError."""
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
-    check_place("--plot", path)
-    if find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib: pip install matplotlib")
-
-
-def check_place(flag: str, path: Path) -> None:
-    """Refuse what cannot become a file: a folder, a link, a device. Raises UsageError."""
+def place(text: str) -> Path:
+    """The type of a flag that names a file to be written: no folder, no link, no device."""
+    path = Path(text)
     taken = path.is_symlink() or (path.exists() and not path.is_file())
     if taken or not path.parent.is_dir():
-        raise UsageError(f"{flag} {path}: name a file in a folder that exists, no link or device")
+        raise ArgumentTypeError(f"{text}: name a file in a folder that exists, no link or device")
+    return path
+
+
+def picture(text: str) -> Path:
+    """The type of a flag that names a picture to be written."""
+    if not text.lower().endswith((".png", ".svg", ".pdf")):
+        raise ArgumentTypeError(f"{text}: the name must end in .png, .svg or .pdf")
+    if find_spec("matplotlib") is None:
+        raise ArgumentTypeError("matplotlib is not installed: pip install matplotlib")
+    return place(text)
 
 
 def save(flag: str, path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -94,24 +96,19 @@ def write(path: Path, report: Json, title: str) -> None:
 def finding(report: Json) -> str:
     """What the report says, in one line."""
     reference, *others = report["runs"]
-    name = reference["name"]
-    if len(others) == 1:
-        return f"{others[0]['name']} is {others[0]['words']}"
-    verdicts = Counter(run["verdict"] for run in others).most_common()
-    counts = ", ".join(f"{n} {verdict}" for verdict, n in verdicts)
-    score = number(reference["score"])
-    return f"{len(others)} runs against {name}: {counts}" if others else f"{name}: {score}"
+    score = f"{reference['name']}: {number(reference['score'])}"
+    verdicts = Counter(run["verdict"] for run in others)
+    said = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())
+    return f"{score}; against it: {said}" if said else score
 
 
 def legend(report: Json) -> str:
     """What lines and band mean."""
-    others = len(report["runs"]) - 1
-    if not others:
+    if len(report["runs"]) == 1:
         return "Score with its 95 % interval, clustered by chat."
-    thin = f" Thin line: adjusted for {others} runs." if others > 1 else ""
     return (
-        f"Thick line: 95 % interval of the difference, paired by question, clustered by chat.{thin}"
-        f" Band: ±{report['margin']:g}, the loss that would matter."
+        "Thick line: 95 % interval of the difference, paired by question, clustered by chat; thin: "
+        f"adjusted for the number of runs. Band: ±{report['margin']:g}, the loss that would matter."
     )
 
 
@@ -124,24 +121,19 @@ def wrapped(text: str, columns: int, lines: int = 5) -> str:
 
 
 def rows_of(report: Json) -> list[Row]:
-    """What is drawn: every run, highest score first, or a single one and its abilities.
-
-    Beside what is known of them: `point`, the `ends` of its interval, `adjusted` ones, `words`.
-    """
-    reference, *others = report["runs"]
-    rows = []
+    """What is drawn: every run, highest score first, or a single one and its abilities."""
+    first, *others = report["runs"]
     if others:
-        for run in report["runs"]:
-            point = 0 if run is reference else run["difference"]
-            ends = (run["difference_low"], run["difference_high"])
-            rows.append({**run, "point": point, "ends": ends})
-        return sorted(rows, key=lambda row: -row["score"])
-    for name, part in {"overall": reference, **reference["abilities"]}.items():
-        ends = (part["low"], part["high"])
-        drawn = {"point": part["score"], "ends": ends, "adjusted": ends, "verdict": "not worse"}
-        said = {"name": name.replace("_", " "), "words": f"{interval(ends)}, n={part['n']}"}
-        rows.append({**part, **drawn, **said, "hidden": []})
-    return rows
+        return sorted(report["runs"], key=lambda run: -run["score"])
+    parts = {"overall": first, **first["abilities"]}
+    return [_part(name.replace("_", " "), part) for name, part in parts.items()]
+
+
+def _part(name: str, part: Json) -> Row:
+    ends = (part["low"], part["high"])
+    drawn = {"point": part["score"], "ends": ends, "adjusted": ends, "verdict": "not worse"}
+    words = f"{interval(ends)}, n={part['n']}"
+    return {**part, **drawn, "name": name, "words": words, "hidden": []}
 
 
 def draw(report: Json, title: str) -> Any:

@@ -86,12 +86,7 @@ def _exact(value: float) -> float:
 
 def paired_difference(first: Scores, second: Scores) -> Estimate:
     """The mean of second − first over the questions in both."""
-    return clustered_mean(differences(first, second))
-
-
-def differences(first: Scores, second: Scores) -> dict[QuestionKey, float]:
-    """second − first of the questions in both."""
-    return {key: second[key] - score for key, score in first.items() if key in second}
+    return clustered_mean({key: second[key] - first[key] for key in first if key in second})
 
 
 def wilson_interval(found: Estimate) -> Ends:

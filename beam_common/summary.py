@@ -8,7 +8,7 @@ is then unknown, and shown as unknown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +23,7 @@ from beam_common.settings import load_sidecar
 from beam_common.stats import Scores, clustered_mean, mean_of, wilson_interval
 from beam_common.tables import interval, label, number
 
+Verdicts = Mapping[QuestionKey, Sequence[Json]]  # by rubric item
 UNKNOWN = "unknown, not all files are there"
 ANSWERS = "{cut} cut at the length limit, {empty} empty, {failed} with an error"
 VERDICTS = "{unreadable} unreadable, {failed} failed calls"
@@ -35,7 +36,7 @@ class Run:
     path: Path
     scores: Scores
     half_points: Scores  # mean levels; empty unless all are known
-    verdicts: Mapping[QuestionKey, Sequence[Json]]  # of each rubric item the one that counts
+    verdicts: Verdicts  # of each rubric item the one that counts
     calls: Counter[str]  # replies of the judge of each status
     answers: Mapping[QuestionKey, Json]  # of what has a score; empty unless all files are there
     answer_files: Sequence[Path]
@@ -66,7 +67,6 @@ def load_run(path: Path) -> Run:
     if not scores:
         raise UsageError(f"{path} holds no scores; name a file that beam_judge.py wrote")
     record = load_sidecar(sidecar_path(path, ".run.json")) or {}
-    answered = record.get("answers", {})
     files = [(path.parent / name).resolve() for name in record.get("files", [])]
     answers = {}
     if all(file.is_file() for file in files):
@@ -83,27 +83,35 @@ def load_run(path: Path) -> Run:
         answers={key: answers[key] for key in scores if key in answers},
         answer_files=files,
         record=record,
-        facts={
-            "data": _data_of(answered.get("data", {}), scores),
-            **_settings_of("answers'", answered.get("settings", {})),
-            **_settings_of("judge's", record.get("settings", {})),
-        },
+        facts=_facts_of(record, scores),
     )
 
 
-def _verdicts_of(replies: Sequence[Row]) -> dict[QuestionKey, list[Row]]:
+def _verdicts_of(replies: Iterable[Row]) -> Verdicts:
     """Of each question the replies that count, by rubric item."""
     counting = latest(replies, lambda row: (key_of(row), row["item"]))
     groups = groupby(sorted(counting), lambda place: place[0])
     return {key: [counting[place] for place in places] for key, places in groups}
 
 
-def _half_points(scores: Scores, verdicts: Mapping[QuestionKey, Sequence[Json]]) -> Scores:
+def _half_points(scores: Scores, verdicts: Verdicts) -> Scores:
     """Mean levels of all questions; none where some have none, as scores of another tool."""
     called = {key: fmean(row["level"] or 0.0 for row in rows) for key, rows in verdicts.items()}
     levels = {key: called.get(key, score) for key, score in scores.items()}
     # A question that needed no call scores 0 and has no verdicts.
     return levels if called and all(key in called or not levels[key] for key in levels) else {}
+
+
+def _facts_of(record: Json, scores: Scores) -> dict[str, str]:
+    """What was judged, and every setting on one line, those of the body like the others."""
+    answers = record.get("answers", {})
+    facts = {"data": _data_of(answers.get("data", {}), scores)}
+    for whose, made in (("answers'", answers), ("judge's", record)):
+        settings = made.get("settings", {})
+        for name, value in {**settings, **settings.get("body", {})}.items():
+            if name != "body" and not name.endswith("_sha256"):
+                facts[f"{whose} {name}"] = label(str(value))
+    return facts
 
 
 def _data_of(data: Json, scores: Scores) -> str:
@@ -116,47 +124,28 @@ def _data_of(data: Json, scores: Scores) -> str:
     return f"{name if data else 'unknown'}; {scored} {of_all}chats"
 
 
-def _settings_of(whose: str, settings: Json) -> dict[str, str]:
-    """`judge's model: …`: every setting on one line, those of the body like the others."""
-    return {
-        f"{whose} {name}": label(str(value))
-        for name, value in {**settings, **settings.get("body", {})}.items()
-        if name != "body" and not name.endswith("_sha256")
-    }
-
-
 # ------------------------------------------------------------------------------------------------
 # Text.
 
 
 def summary_lines(run: Run) -> list[str]:
     """The summary of a run. It begins with a block whose lines are a stable format."""
-    overall = clustered_mean(run.scores)
-    lines = [f"=== BEAM summary (n={overall.n}) ===", f"overall: {number(overall.mean, 4)}"]
-    table = [f"{'':28}{'95 % interval':16}half points", _table_row("overall", run, run.scores)]
-    for ability, scores in by_ability(run.scores).items():
-        name = f"  {label(ability, 24)}"
-        lines.append(f"{name}: {number(mean_of(scores.values()), 4)} (n={len(scores)})")
-        table.append(_table_row(name, run, scores))
-    if overall.chats > 1:
-        table.append(f"intervals: by {overall.chats} chats, about other chats; a rerun varies less")
-    lines += ["", *judge_trouble(run), *table, "", *count_lines(run)]
-    lines += [f"note: {text}" for text in notes_of(run)]
-    lines += [f"{name}: {value}" for name, value in run.facts.items()]
+    block = [f"=== BEAM summary (n={len(run.scores)}) ==="]
+    table = [f"{'':28}{'95 % interval':16}half points"]
+    for ability, scores in {"": run.scores, **by_ability(run.scores)}.items():
+        found = clustered_mean(scores)
+        name = f"  {label(ability, 24)}" if ability else "overall"
+        n = f" (n={found.n})" if ability else ""
+        block.append(f"{name}: {number(found.mean, 4)}{n}")
+        half = mean_of([run.half_points[key] for key in scores if key in run.half_points])
+        table.append(f"{name:28}{interval(wilson_interval(found)):16}{number(half, 4)}")
+    chats = len({chat for chat, _, _ in run.scores})
+    if chats > 1:
+        table.append(f"intervals: by {chats} chats, about other chats; a rerun varies less")
+    facts = [f"{name}: {value}" for name, value in run.facts.items()]
     files = [run.path, sidecar_path(run.path, ".verdicts.jsonl"), *run.answer_files]
-    return [*lines, f"files: {', '.join(label(str(file), 1000) for file in files)}"]
-
-
-def _table_row(name: str, run: Run, scores: Scores) -> str:
-    half = mean_of([run.half_points[key] for key in scores if key in run.half_points])
-    return f"{name:28}{interval(wilson_interval(clustered_mean(scores))):16}{number(half, 4)}"
-
-
-def judge_trouble(run: Run) -> list[str]:
-    """A line where a judge mostly did not answer in the form: its scores mean nothing then."""
-    bad, good = run.calls["unreadable"], run.calls["scored"]
-    text = f"WARNING: the judge did not answer in the form in {bad} of {bad + good} calls"
-    return [text] * (bad > good)
+    places = ", ".join(label(str(file), 1000) for file in files)
+    return [*block, "", *notes_of(run), *table, "", *count_lines(run), *facts, f"files: {places}"]
 
 
 def count_lines(run: Run) -> dict[str, bool]:
@@ -177,16 +166,19 @@ def count_lines(run: Run) -> dict[str, bool]:
 
 def notes_of(run: Run) -> list[str]:
     """What makes the number something else than one judge's scores of one model's answers."""
+    bad, good = run.calls["unreadable"], run.calls["scored"]
     answered = run.record.get("answers", {})
+    served = answered.get("served", {})
+    models = ", ".join(f"{name} ({n})" for name, n in served.items())
     shrunk = answered.get("shrunk", {})
     foreign = run.record.get("foreign", [])
     shards = run.record.get("missing_shards", [])
-    served = {label(name): n for name, n in answered.get("served", {}).items()}
-    models = ", ".join(f"{name} ({n})" for name, n in served.items())
     found = {
+        # Its scores mean nothing then.
+        f"WARNING: the judge did not answer in the form in {bad} of {bad + good} calls": bad > good,
         "settings of the judge are unknown": not run.record,
         "settings of the answers are unknown": not answered.get("settings"),
-        f"served as {models}": served.keys() - {run.facts.get("answers' model")},
+        f"served as {models}": {*map(label, served)} - {run.facts.get("answers' model")},
         f"chats cut further to fit the endpoint: {len(shrunk)}": shrunk,
         "answered partly with other settings": answered.get("mixed"),
         "judged partly with other settings": run.record.get("mixed"),

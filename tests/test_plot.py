@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from beam_common import plot
-from beam_common.messages import UsageError
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -45,7 +45,9 @@ def report_of(*runs: tuple[str, float, str, str]) -> dict[str, Any]:
             "abilities": {"event_ordering": part_of(0.2, None), "summary": part_of(0.5, None)},
         }  # fmt: skip
         ends = (None, None) if difference is None else (difference - 0.05, difference + 0.05)
-        rows.append({**row, "words": words, "hidden": [], "answers": 700, "adjusted": ends})
+        drawn = {"point": difference if rows else 0, "adjusted": ends}
+        drawn["ends"] = (row["difference_low"], row["difference_high"])
+        rows.append({**row, **drawn, "words": words, "hidden": [], "answers": 700})
     return {"margin": 0.03, "reference": runs[0][0], "notes": ["judges differ"], "runs": rows}
 
 
@@ -76,22 +78,22 @@ THREE = report_of(
         ("picture", "must end in .png, .svg or .pdf"),
         ("missing/picture.png", "in a folder that exists"),
         ("folder.png", "in a folder that exists"),
+        ("link.png", "no link or device"),
     ],
 )
 def test_a_picture_that_could_not_be_written_is_refused_early(
     tmp_path: Path, name: str, said: str
 ) -> None:
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(UsageError, match=said):
-        plot.check(tmp_path / name)
+    (tmp_path / "link.png").symlink_to(tmp_path / "elsewhere.png")
+    with pytest.raises(ArgumentTypeError, match=said):
+        plot.picture(str(tmp_path / name))
 
 
-def test_without_matplotlib_the_message_names_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_the_message_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UsageError, match="pip install matplotlib"):
-        plot.check(tmp_path / "picture.png")
+    with pytest.raises(ArgumentTypeError, match="pip install matplotlib"):
+        plot.picture("picture.png")
 
 
 @pytest.mark.parametrize(
@@ -102,20 +104,17 @@ def test_the_ending_says_the_format_and_no_setting_stays_changed(
     tmp_path: Path, name: str, begins: bytes
 ) -> None:
     before = dict(matplotlib.rcParams)
-    plot.check(tmp_path / name)
-    plot.write(tmp_path / name, THREE, TITLE)
+    plot.write(plot.picture(str(tmp_path / name)), THREE, TITLE)
     assert (tmp_path / name).read_bytes().startswith(begins)
     assert dict(matplotlib.rcParams) == before
 
 
-def test_the_finding_names_a_score_a_verdict_or_counts_verdicts() -> None:
-    words = "lower by 0.042 (0.012 to 0.072)"
-    pair = report_of(("a", 0.312, "reference", "reference"), ("b", 0.270, "lower", words))
+def test_the_finding_is_a_score_and_what_stands_against_it() -> None:
     assert plot.finding(many(0)) == "original: 0.312"
-    assert plot.finding(pair) == f"b is {words}"
-    assert plot.finding(many(7)) == (
-        "7 runs against original: "
-        "2 lower, 2 lower within margin, 1 undecided, 1 not worse, 1 higher"
+    assert plot.finding(THREE) == "original: 0.312; against it: 1 lower, 1 not worse"
+    assert plot.finding(many(6)) == (
+        "original: 0.312; against it: "
+        "2 lower, 1 lower within margin, 1 undecided, 1 not worse, 1 higher"
     )
 
 
@@ -157,8 +156,8 @@ def test_a_run_without_a_common_question_has_no_point() -> None:
     report = report_of(
         ("original", 0.312, "reference", "reference"), ("other", 0.2, "undecided", "undecided")
     )
-    report["runs"][1] |= part_of(0.2, None)
-    report["runs"][1]["adjusted"] = (None, None)
+    unknown = {"point": None, "ends": (None, None), "adjusted": (None, None)}
+    report["runs"][1] |= part_of(0.2, None) | unknown
     assert lines_at(plot.draw(report, TITLE))[1] == [(None, None), (None, None), (None,)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from judged import failed, question, questions, write_run
 
-from beam_common.comparison import load_subjects, report_object, verdict_of, with_words, words_of
+from beam_common.comparison import load_subjects, report_object, verdict_of, words_of
 from beam_common.rows import ABILITIES
 from beam_common.stats import Estimate
 from beam_report import main, views_of
@@ -177,7 +177,7 @@ def test_adjusted_interval_is_wider_with_more_runs(tmp_path: Path) -> None:
     widths = []
     for count in (2, 3):
         subjects = load_subjects(paths[:count])
-        reference, first, *_ = with_words(report_object(subjects, 0.03), subjects)["runs"]
+        reference, first, *_ = report_object(subjects, 0.03)["runs"]
         assert reference["adjusted"] == (None, None)
         low, high = first["adjusted"]
         widths.append(high - low)
@@ -281,6 +281,7 @@ def test_names(tmp_path: Path) -> None:
         pytest.param(["{a}", "--margin", "0"], "--margin", id="no-margin"),
         pytest.param(["{a}", "--plot", "x.txt"], ".png, .svg or .pdf", id="no-such-picture"),
         pytest.param(["{a}", "--html", "nowhere/x.html"], "--html", id="no-such-folder"),
+        pytest.param(["{a}", "--html", "/dev/null"], "no link or device", id="device"),
     ],
 )
 def test_refusals(
@@ -466,9 +467,16 @@ def test_questions_for_the_page(tmp_path: Path) -> None:
     assert views[2]["runs"][1] is None
     seen = views[0]["runs"][1]
     assert (seen["score"], seen["response"], seen["finish_reason"]) == (0.0, "y", "length")
-    assert [(v["criterion"], v["status"], v["level"]) for v in seen["verdicts"]] == [
-        ("item 0", "unreadable", None)
-    ]
+    judged = {"item": 0, "status": "unreadable", "level": None, "reply": "verdict None"}
+    assert seen["verdicts"] == [judged]  # the criterion is in the rubric
+
+
+def test_a_long_text_keeps_both_ends_and_says_how_much_is_left_out(tmp_path: Path) -> None:
+    run = [question(1, 1.0, response="A" * 60_000 + "Z" * 60_000)]
+    [view] = views_of(load_subjects([str(write_run(tmp_path, run))]))
+    assert view["runs"][0]["response"] == (
+        "A" * 10_000 + "\n\n[… 100,000 characters are left out of this page …]\n\n" + "Z" * 10_000
+    )
 
 
 def test_picture_and_page_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,15 +111,15 @@ def test_judge_that_does_not_answer_in_the_form_is_named_first(
             "scored: 4 of 7 selected",
             id="stopped-half-way",
         ),
-        pytest.param({"mixed": True}, "note: judged partly with other settings", id="mixed-judge"),
+        pytest.param({"mixed": True}, "judged partly with other settings", id="mixed-judge"),
         pytest.param(
             {"answers__mixed": True},
-            "note: answered partly with other settings",
+            "answered partly with other settings",
             id="mixed-answers",
         ),
         pytest.param(
             {"answers__shrunk": {"3": 120, "5": 7}},
-            "note: chats cut further to fit the endpoint: 2",
+            "chats cut further to fit the endpoint: 2",
             id="shrunk",
         ),
         pytest.param(
@@ -133,7 +133,7 @@ def test_judge_that_does_not_answer_in_the_form_is_named_first(
         ),
         pytest.param(
             {"answers__served": {"m-fp8 via x": 3, "m": 1}},
-            "note: served as m-fp8 via x (3), m (1)\n",
+            "served as m-fp8 via x (3), m (1)\n",
             id="served-by-another-model",
         ),
         pytest.param(
@@ -186,7 +186,7 @@ def test_the_record_says_where_the_answers_are(tmp_path: Path) -> None:
     [
         pytest.param(["answers"], "answers: unknown, not all files are there", id="no-answers"),
         pytest.param(["verdicts"], "verdicts: unknown, not all files are there", id="no-verdicts"),
-        pytest.param(["record"], "note: settings of the judge are unknown", id="no-record"),
+        pytest.param(["record"], "settings of the judge are unknown", id="no-record"),
         pytest.param(["record"], "answers: unknown", id="no-record-that-names-the-answers"),
         pytest.param(["verdicts"], "overall .* -\n", id="half-points-without-verdicts"),
     ],
