@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from beam_common import page, plot
 from beam_common.cli import Parser, positive_float
 from beam_common.command import command, run
 from beam_common.comparison import Subject, for_programs, load_subjects, report_object
+from beam_common.files import unwritable
 from beam_common.jsonl import IDENTITY
 from beam_common.rows import Json, Row
 from beam_common.stats import ALPHA
@@ -36,7 +36,6 @@ LARGEST = (
 QUESTION: Row = {"question": "", "gold_answer": "", "rubric": []}
 ANSWER = ("response", "finish_reason", "error")
 VERDICT = ("item", "status", "level", "reply")
-HALF_TEXT = 10_000  # characters at its beginning and at its end that are shown of a text
 
 
 # ------------------------------------------------------------------------------------------------
@@ -90,23 +89,14 @@ def views_of(subjects: Sequence[Subject]) -> list[Row]:
             view |= {name: answer[name] for name in QUESTION if name in answer}
             seen = file and {
                 "score": subject.scores[key],
-                **{name: _cut(answer.get(name)) for name in ANSWER},
+                **{name: answer.get(name) for name in ANSWER},
                 "verdicts": [
-                    {name: _cut(row.get(name)) for name in VERDICT}
-                    for row in file.verdicts.get(key, [])
+                    {name: row.get(name) for name in VERDICT} for row in file.verdicts.get(key, [])
                 ],
             }
             view["runs"].append(seen)
         views.append(view)
     return views
-
-
-def _cut(value: Any) -> Any:
-    """Of a long text its beginning and its end."""
-    if not isinstance(value, str) or len(value) <= 2 * HALF_TEXT:
-        return value
-    left_out = f"[… {len(value) - 2 * HALF_TEXT:,} characters are left out of this page …]"
-    return f"{value[:HALF_TEXT]}\n\n{left_out}\n\n{value[-HALF_TEXT:]}"
 
 
 @command
@@ -123,18 +113,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     subjects = load_subjects(args.runs)
     report = report_object(subjects, args.margin)
     first = subjects[0].files[0]
-    judge = first.facts.get("judge's model", "unknown")
-    title = f"BEAM, {first.facts['data']} · judge {judge}"
+    data, judge = (first.facts.get(name, "unknown") for name in ("data", "judge's model"))
+    title = f"BEAM, {data} · judge {judge}"
     if args.format == "json":
         print(json.dumps(for_programs(report), indent=1, allow_nan=False))
     elif args.format == "text" and len(subjects) == len(subjects[0].files) == 1:
         print("\n".join(summary_lines(first)))
     else:
         print(report_text(report, title, args.format == "markdown"))
-    if args.plot:
-        plot.write(args.plot, report, title)
-    if args.html:
-        page.write(args.html, report, views_of(subjects), title)
+    shown = {**report, "title": title, "questions": views_of(subjects)}
+    for path, write in ((args.plot, plot.write), (args.html, page.write)):
+        try:
+            if path:
+                write(path, shown)
+        except OSError as error:
+            raise unwritable(path, error, "file") from error
     return 0
 
 

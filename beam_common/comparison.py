@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import urlsplit
 
 from beam_common.messages import UsageError, one_line, plural
-from beam_common.rows import Json, QuestionKey, Row
+from beam_common.rows import Json, QuestionKey, Row, key_of
 from beam_common.stats import (
     ALPHA,
     Estimate,
@@ -51,24 +52,37 @@ MAY_DIFFER = {"answers' base_url", "answers' model"}
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compared: a run of one or more files, averaged question by question.
-
-    Answers that were judged more than once count once.
-    """
+    """What is compared: a run of one or more files, averaged question by question."""
 
     name: str
     files: Sequence[Run]
-    scores: Scores
-    half_points: Scores  # none unless all are known
-    answers: Sequence[tuple[QuestionKey, Json]]  # none unless all are known
-    difference: Estimate  # to the reference
+
+    @cached_property
+    def scores(self) -> Scores:
+        return _averaged([run.scores for run in self.files])
+
+    @cached_property
+    def half_points(self) -> Scores:
+        return _averaged([run.half_points for run in self.files])
+
+    @cached_property
+    def answers(self) -> Sequence[Json]:
+        """All answers, those that were judged more than once once; none where some are unknown."""
+        answers = {tuple(run.answer_files): run.answers for run in self.files}.values()
+        return [row for rows in answers for row in rows.values()] if all(answers) else []
 
     def marked(self, kind: str) -> list[QuestionKey]:
         """The question of each answer of that kind."""
-        return [key for key, answer in self.answers if kind in kinds_of(answer)]
+        return [key_of(answer) for answer in self.answers if kind in kinds_of(answer)]
 
 
-NOBODY = Subject("", (), {}, {}, (), Estimate(0, 0))  # whom the reference is compared with
+NOBODY = Subject("", ())  # whom the reference is compared with
+
+
+def _averaged(files: Sequence[Scores]) -> Scores:
+    """Each question's mean over the files that have it; nothing where a file has nothing."""
+    keys = {key for file in files for key in file} if all(files) else ()
+    return {key: fmean(file[key] for file in files if key in file) for key in keys}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -83,7 +97,7 @@ def load_subjects(arguments: Sequence[str]) -> list[Subject]:
         own = [name for name in names if sum(name in others for others, _ in loaded) == 1]
         if not own:
             raise UsageError(f"two runs are called {names[-1]}; give one a name: NAME=SCORES")
-        subjects.append(_subject(own[0], runs, subjects[0] if subjects else NOBODY))
+        subjects.append(Subject(own[0], runs))
     return subjects
 
 
@@ -100,68 +114,50 @@ def _names_and_files(argument: str) -> tuple[list[str], list[Run]]:
     return [model, f"{model} ({urlsplit(url).netloc})", path] if model and url else [path], runs
 
 
-def _subject(name: str, runs: Sequence[Run], reference: Subject) -> Subject:
-    scores = _averaged([run.scores for run in runs])
-    halves = [run.half_points for run in runs]
-    answers = {tuple(run.answer_files): run.answers for run in runs}.values()
-    return Subject(
-        name,
-        runs,
-        scores,
-        _averaged(halves) if all(halves) else {},
-        [pair for rows in answers for pair in rows.items()] if all(answers) else [],
-        paired_difference(reference.scores, scores),
-    )
-
-
-def _averaged(files: Sequence[Scores]) -> Scores:
-    """Each question's mean over the files that have it."""
-    keys = {key for file in files for key in file}
-    return {key: fmean(file[key] for file in files if key in file) for key in keys}
-
-
 # ------------------------------------------------------------------------------------------------
 # The object.
 
 
+# Of a run, beside what JSON has: the difference with its uncertainty, of how many answers `cut`,
+# `empty` and `failed` are (0: unknown), sentences on what the score hides, the verdict in words;
+# what is drawn: the difference, its interval, and the one adjusted for the number of runs.
+FOR_PEOPLE = ("estimate", "answers", "hidden", "words", "point", "ends", "adjusted")
+
+
 def report_object(subjects: Sequence[Subject], margin: float) -> Row:
-    """What `--format json` prints, and of each run what is FOR_PEOPLE."""
+    """What is said of the runs, for programs and FOR_PEOPLE."""
     reference, *others = subjects
-    rows = [_run_row(reference, NOBODY, margin)]
-    rows += [_run_row(subject, reference, margin) for subject in others]
+    alpha = ALPHA / (len(others) or 1)
+    rows = [_run_row(subject, reference, margin, alpha) for subject in others]
+    rows.insert(0, _run_row(reference, NOBODY, margin, alpha) | {"point": 0})
     for group in (rows, [part for row in rows for part in row["abilities"].values()]):
         tested = [part for part in group if part["p"] is not None]
         for part, p in zip(tested, holm([part["p"] for part in tested]), strict=True):
             part["p_holm"] = p
-    for subject, row in zip(subjects, rows, strict=True):
-        found = subject.difference
-        if subject is not reference:
-            row["verdict"] = verdict_of(found, row["p_holm"], margin)
+    for row in rows:
+        if row["name"] != reference.name:
+            row["verdict"] = verdict_of(row["estimate"], row["p_holm"], margin)
         row["words"] = words_of(row, margin)
-        row["hidden"] = hides_of(subject, reference, row["hides"])
-        row["answers"] = len(subject.answers)
-        row["point"] = 0 if subject is reference else found.mean
-        row["ends"] = found.interval()
-        row["adjusted"] = found.interval(ALPHA / max(1, len(others)))
     notes = notes_on(subjects)
     return {"margin": margin, "reference": reference.name, "notes": notes, "runs": rows}
 
 
-# The verdict in words; sentences on what the score hides; of how many answers `cut`, `empty` and
-# `failed` are (0: unknown); what is drawn: the difference, its interval, and the one adjusted for
-# the number of runs.
-FOR_PEOPLE = ("words", "hidden", "answers", "point", "ends", "adjusted")
-
-
 def for_programs(report: Json) -> Row:
-    """The object without what is FOR_PEOPLE."""
+    """What `--format json` prints."""
     runs = [{name: row[name] for name in row if name not in FOR_PEOPLE} for row in report["runs"]]
     return {**report, "runs": runs}
 
 
-def _run_row(subject: Subject, reference: Subject, margin: float) -> Row:
-    tokens = [answer.get("completion_tokens") for _, answer in subject.answers]
+def _run_row(subject: Subject, reference: Subject, margin: float, alpha: float) -> Row:
+    n, other_n = len(subject.answers), len(reference.answers)
+    tokens = [answer.get("completion_tokens") for answer in subject.answers]
+    found = paired_difference(reference.scores, subject.scores)
     halves = paired_difference(reference.half_points, subject.half_points)
+    marked = {kind: (subject.marked(kind), reference.marked(kind)) for kind in KINDS}
+    hides = {
+        kind: fisher(len(mine), n, len(others), other_n) if n and other_n else None
+        for kind, (mine, others) in marked.items()
+    }
     return {
         "name": subject.name,
         "files": [str(run.path) for run in subject.files],
@@ -169,18 +165,28 @@ def _run_row(subject: Subject, reference: Subject, margin: float) -> Row:
         "chats": len({chat for chat, _, _ in subject.scores}),
         **_score(subject.scores),
         "half_points": mean_of(subject.half_points.values()),
-        **{kind: len(subject.marked(kind)) if subject.answers else None for kind in KINDS},
+        **{kind: len(mine) if n else None for kind, (mine, _) in marked.items()},
         "mean_completion_tokens": mean_of([count for count in tokens if count is not None]),
-        **_difference(subject.difference),
+        **_difference(found),
         "half_points_difference": halves.mean,
-        "detectable": detectable(subject.difference),
-        "runs_needed": runs_needed(subject.difference, margin),
+        "detectable": detectable(found),
+        "runs_needed": runs_needed(found, margin),
         "verdict": "reference",
-        "hides": {kind: _exact_p(subject, reference, kind) for kind in KINDS},
+        "hides": hides,
         "abilities": {
             ability: _score(scores) | _difference(paired_difference(reference.scores, scores))
             for ability, scores in by_ability(subject.scores).items()
         },
+        "estimate": found,
+        "answers": n,
+        "hidden": [
+            hides_of(subject, reference, found, kind, p)
+            for kind, p in hides.items()
+            if p is not None and p < REMARKABLE and found.n
+        ],
+        "point": found.mean,
+        "ends": found.interval(),
+        "adjusted": found.interval(alpha),
     }
 
 
@@ -191,14 +197,9 @@ def _score(scores: Scores) -> Row:
 
 
 def _difference(found: Estimate) -> Row:
-    ends = zip(("difference_low", "difference_high"), found.interval(), strict=True)
-    return {"difference": found.mean, **dict(ends), "p": found.p, "p_holm": None}
-
-
-def _exact_p(subject: Subject, reference: Subject, kind: str) -> float | None:
-    """p of the exact test whether both have the same share of answers of that kind."""
-    sides = (subject.marked(kind), subject.answers, reference.marked(kind), reference.answers)
-    return fisher(*map(len, sides)) if subject.answers and reference.answers else None
+    low, high = found.interval()
+    ends = {"difference_low": low, "difference_high": high}
+    return {"difference": found.mean, **ends, "p": found.p, "p_holm": None}
 
 
 def verdict_of(found: Estimate, p_holm: float | None, margin: float) -> str:
@@ -214,6 +215,7 @@ def verdict_of(found: Estimate, p_holm: float | None, margin: float) -> str:
 def notes_on(subjects: Sequence[Subject]) -> list[str]:
     """What differs from the reference, and what makes a score something else; each once."""
     reference = subjects[0]
+    wanted = reference.files[0].facts
     said: dict[str, list[str]] = {}  # text, names of runs
     for subject in subjects:
         texts = []
@@ -222,19 +224,13 @@ def notes_on(subjects: Sequence[Subject]) -> list[str]:
         for run in subject.files:
             texts += notes_of(run)
             texts += [line for line, suffers in count_lines(run).items() if suffers]
-            if run.record and reference.files[0].record:
-                texts += _differing(run.facts, reference.files[0].facts)
+            differing = {name for name, _ in run.facts.items() ^ wanted.items()} - MAY_DIFFER
+            for name in sorted(differing) if wanted and run.facts else ():
+                mine, other = (facts.get(name, "not set") for facts in (run.facts, wanted))
+                texts.append(f"{name} differs: {mine}, reference: {other}")
         for text in dict.fromkeys(texts):
             said.setdefault(text, []).append(subject.name)
     return [one_line(f"{text} ({', '.join(names)})") for text, names in said.items()]
-
-
-def _differing(facts: Json, wanted: Json) -> list[str]:
-    names = {name for name, _ in facts.items() ^ wanted.items()} - MAY_DIFFER
-    return [
-        f"{name} differs: {facts.get(name, 'not set')}, reference: {wanted.get(name, 'not set')}"
-        for name in sorted(names)
-    ]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -257,23 +253,17 @@ def words_of(row: Json, margin: float) -> str:
     )
 
 
-def hides_of(subject: Subject, reference: Subject, hides: Json) -> list[str]:
-    """`lower by 0.350, of it 0.350 from 21 answers that failed`, where that is beyond chance."""
-    found = subject.difference
+def hides_of(subject: Subject, reference: Subject, found: Estimate, kind: str, p: float) -> str:
+    """`lower by 0.350, of it 0.350 from 21 answers that failed`."""
+    mine, others = subject.marked(kind), reference.marked(kind)
+    rest = {key: x for key, x in subject.scores.items() if key not in [*mine, *others]}
+    left = paired_difference(reference.scores, rest)
     total = found.mean or 0
+    part = total - (left.mean or 0) * left.n / found.n
     word, sign = ("higher", 1) if total > 0 else ("lower", -1)
-    said = []
-    for kind, p in hides.items():
-        if p is None or p >= REMARKABLE or not found.n:
-            continue
-        mine, others = subject.marked(kind), reference.marked(kind)
-        rest = {key: x for key, x in subject.scores.items() if key not in [*mine, *others]}
-        left = paired_difference(reference.scores, rest)
-        part = total - (left.mean or 0) * left.n / found.n
-        said.append(
-            f"{word} by {number(sign * total)}, of it {number(sign * part)} from "
-            f"{plural(len(mine), 'answer')} that {ENDED[kind]} (reference: {len(others)}; p < "
-            f"{0.001 if p < 0.001 else REMARKABLE}); over the other {plural(left.n, 'question')} "
-            f"{number(left.mean, sign='+')} ({interval(left.interval(), '+')})"
-        )
-    return said
+    return (
+        f"{word} by {number(sign * total)}, of it {number(sign * part)} from "
+        f"{plural(len(mine), 'answer')} that {ENDED[kind]} (reference: {len(others)}; p < "
+        f"{0.001 if p < 0.001 else REMARKABLE}); over the other {plural(left.n, 'question')} "
+        f"{number(left.mean, sign='+')} ({interval(left.interval(), '+')})"
+    )

@@ -108,14 +108,14 @@ def _keep_mode(path: Path, new: Path) -> None:
         _say_once(f"warning: this drive refuses file modes ({error.strerror}): left as they are")
 
 
-def unwritable(path: Path, error: OSError, flag: str = "--output") -> UsageError | StoppedEarly:
+def unwritable(path: Path, error: OSError, what: str = "--output") -> UsageError | StoppedEarly:
     """What to raise for a file that cannot be written: StoppedEarly where the disk is full."""
     reason = f"{path} cannot be written: {error.strerror or error}"
     if error.errno in NO_ROOM:
         return StoppedEarly(f"{reason}; {MAKE_ROOM}")
     if isinstance(error, FileNotFoundError):
         return UsageError(f"{reason}; create the folder first")
-    return UsageError(f"{reason}; name another {flag}")
+    return UsageError(f"{reason}; name another {what}")
 
 
 def sidecar_path(output: Path, ending: str) -> Path:

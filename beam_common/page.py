@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from beam_common.plot import LOOKS, finding, legend, rows_of, save
+from beam_common.files import write_whole
+from beam_common.plot import LOOKS, finding, legend, rows_of
 from beam_common.rows import Json
 from beam_common.tables import HEADS, cells_of
 
@@ -46,15 +47,15 @@ TEMPLATE = """<!DOCTYPE html>
 """
 
 
-def write(path: Path, report: Json, views: Sequence[Json], title: str) -> None:
-    """Write the page."""
+def write(path: Path, report: Json) -> None:
+    """Write the page: whole or not at all."""
     files = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
     style, script = (file.read_text("utf-8") for file in files)
     names = [run["name"] for run in report["runs"]]
-    data = json.dumps({"runs": names, "questions": views}, ensure_ascii=False)
+    data = json.dumps({"runs": names, "questions": report["questions"]}, ensure_ascii=False)
     page = TEMPLATE.format(
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
-        title=escape(title),
+        title=escape(report["title"]),
         finding=escape(finding(report)),
         table=_table(report),
         legend=escape(legend(report)),
@@ -63,7 +64,7 @@ def write(path: Path, report: Json, views: Sequence[Json], title: str) -> None:
         script=script,
         data=data.replace("<", "\\u003c"),  # so that no text of it ends the element
     )
-    save("--html", path, lambda file: file.write(_utf8(page)))
+    write_whole(path, lambda file: file.write(_utf8(page)))
 
 
 def _utf8(text: str) -> bytes:

@@ -11,13 +11,12 @@ import unicodedata
 import warnings
 from argparse import ArgumentTypeError
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from beam_common.files import unwritable, write_whole
+from beam_common.files import write_whole
 from beam_common.rows import Json, Row
 from beam_common.tables import interval, number
 
@@ -71,16 +70,8 @@ def picture(text: str) -> Path:
     return place(text)
 
 
-def save(flag: str, path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill the file: whole or not at all."""
-    try:
-        write_whole(path, write)
-    except OSError as error:
-        raise unwritable(path, error, flag) from error
-
-
-def write(path: Path, report: Json, title: str) -> None:
-    """Draw the report into a file."""
+def write(path: Path, report: Json) -> None:
+    """Draw the report into a file: whole or not at all."""
     import matplotlib
     from matplotlib.font_manager import get_font_names
 
@@ -89,8 +80,8 @@ def write(path: Path, report: Json, title: str) -> None:
         matplotlib.rc_context(STYLE | {"font.family": fonts}),
         warnings.catch_warnings(action="ignore"),  # a name may be in a script without a font
     ):
-        figure = draw(report, title)
-        save("--plot", path, partial(figure.savefig, format=path.suffix[1:], dpi=200))
+        figure = draw(report)
+        write_whole(path, partial(figure.savefig, format=path.suffix[1:], dpi=200))
 
 
 def finding(report: Json) -> str:
@@ -136,7 +127,7 @@ def _part(name: str, part: Json) -> Row:
     return {**part, **drawn, "name": name, "words": words, "hidden": []}
 
 
-def draw(report: Json, title: str) -> Any:
+def draw(report: Json) -> Any:
     """The figure. Its axis counts inches from the top, so that rows have room for their texts."""
     from matplotlib.figure import Figure
 
@@ -144,7 +135,7 @@ def draw(report: Json, title: str) -> Any:
     axes: Any = figure.add_subplot()
     put = partial(axes.text, transform=axes.get_yaxis_transform(), va="center")
     put(NAMES, 0.3, wrapped(finding(report), 76, 2), size=11, weight="bold")
-    put(NAMES, 0.65, wrapped(title, 110, 1), color=GREY)
+    put(NAMES, 0.65, wrapped(report["title"], 110, 1), color=GREY)
     y = ABOVE
     for row in rows_of(report):
         name = wrapped(row["name"], 25)

@@ -41,7 +41,7 @@ class Run:
     answers: Mapping[QuestionKey, Json]  # of what has a score; empty unless all files are there
     answer_files: Sequence[Path]
     record: Json  # the sidecar
-    facts: Mapping[str, str]  # data and settings by their names, for people
+    facts: Mapping[str, str]  # data and settings by their names, for people; empty if unknown
 
 
 def kinds_of(answer: Json) -> list[str]:
@@ -83,7 +83,7 @@ def load_run(path: Path) -> Run:
         answers={key: answers[key] for key in scores if key in answers},
         answer_files=files,
         record=record,
-        facts=_facts_of(record, scores),
+        facts=_facts_of(record, scores) if record else {},
     )
 
 
@@ -118,10 +118,10 @@ def _data_of(data: Json, scores: Scores) -> str:
     """What was judged: `the published 1M files; 9 of 35 chats`; other data by their digests."""
     questions, chats = (str(data.get(f"{part}_sha256")) for part in ("questions", "chats"))
     name = known_data(questions, chats) or f"questions {questions[:8]}, chats {chats[:8]}"
-    same = (tag for tag in recorded()["tags"].values() if tag["questions"]["sha256"] == questions)
-    of_all = "".join(f"of {tag['chats']['number']} " for tag in same)
+    tags = recorded()["tags"].values()
+    all_chats = {tag["questions"]["sha256"]: f"of {tag['chats']['number']} " for tag in tags}
     scored = len({chat for chat, _, _ in scores})
-    return f"{name if data else 'unknown'}; {scored} {of_all}chats"
+    return f"{name if data else 'unknown'}; {scored} {all_chats.get(questions, '')}chats"
 
 
 # ------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def view(index: int, *runs: dict[str, Any] | None, text: str = "When?") -> dict[
 
 
 def written(path: Path, report: Any, views: list[dict[str, Any]], title: str = TITLE) -> str:
-    page.write(path / "page.html", report, views, title)
+    page.write(path / "page.html", {**report, "questions": views, "title": title})
     return (path / "page.html").read_text("utf-8")
 
 

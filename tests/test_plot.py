@@ -48,7 +48,8 @@ def report_of(*runs: tuple[str, float, str, str]) -> dict[str, Any]:
         drawn = {"point": difference if rows else 0, "adjusted": ends}
         drawn["ends"] = (row["difference_low"], row["difference_high"])
         rows.append({**row, **drawn, "words": words, "hidden": [], "answers": 700})
-    return {"margin": 0.03, "reference": runs[0][0], "notes": ["judges differ"], "runs": rows}
+    report = {"margin": 0.03, "reference": runs[0][0], "notes": ["judges differ"], "runs": rows}
+    return {**report, "title": TITLE, "questions": []}
 
 
 def many(n: int) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def test_the_ending_says_the_format_and_no_setting_stays_changed(
     tmp_path: Path, name: str, begins: bytes
 ) -> None:
     before = dict(matplotlib.rcParams)
-    plot.write(plot.picture(str(tmp_path / name)), THREE, TITLE)
+    plot.write(plot.picture(str(tmp_path / name)), THREE)
     assert (tmp_path / name).read_bytes().startswith(begins)
     assert dict(matplotlib.rcParams) == before
 
@@ -144,7 +145,7 @@ def lines_at(figure: Any) -> list[list[tuple[float, ...]]]:
 
 
 def test_runs_are_drawn_by_score_with_both_intervals() -> None:
-    best, reference, worst = lines_at(plot.draw(THREE, TITLE))
+    best, reference, worst = lines_at(plot.draw(THREE))
     assert best[0] == pytest.approx((-0.042, 0.058))  # 0.320 - 0.312 = 0.008 ± 0.05
     assert best[1] == pytest.approx((-0.022, 0.038))  # ± 0.03
     assert best[2] == pytest.approx((0.008,))
@@ -158,11 +159,11 @@ def test_a_run_without_a_common_question_has_no_point() -> None:
     )
     unknown = {"point": None, "ends": (None, None), "adjusted": (None, None)}
     report["runs"][1] |= part_of(0.2, None) | unknown
-    assert lines_at(plot.draw(report, TITLE))[1] == [(None, None), (None, None), (None,)]
+    assert lines_at(plot.draw(report))[1] == [(None, None), (None, None), (None,)]
 
 
 def test_a_single_run_shows_its_abilities_on_the_scale_of_scores() -> None:
-    figure = plot.draw(many(0), TITLE)
+    figure = plot.draw(many(0))
     points = [row[2] for row in lines_at(figure)]
     assert points == [(0.312,), (0.2,), (0.5,)]
     assert figure.axes[0].get_xlim() == (0, 1)
@@ -176,7 +177,7 @@ def test_words_and_what_hides_behind_the_score_stand_beside_the_run() -> None:
         ("original", 0.312, "reference", "reference"), ("$x_1$", 0.2, "lower", "lower by 0.112")
     )
     report["runs"][1]["hidden"].append("21 of 700 answers failed")
-    texts = plot.draw(report, TITLE).axes[0].texts
+    texts = plot.draw(report).axes[0].texts
     assert "lower by 0.112\n21 of 700 answers failed" in [text.get_text() for text in texts]
     assert "$x_1$" in [text.get_text() for text in texts]
 
@@ -194,7 +195,7 @@ def test_no_text_meets_another_or_leaves_the_picture(others: int, name: str) -> 
     report = many(others)
     report["runs"][-1]["name"] = name
     with matplotlib.rc_context(plot.STYLE):
-        figure = plot.draw(report, TITLE)
+        figure = plot.draw(report)
         figure.canvas = FigureCanvasAgg(figure)
         figure.canvas.draw()
     axes = figure.axes[0]

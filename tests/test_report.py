@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -471,14 +473,6 @@ def test_questions_for_the_page(tmp_path: Path) -> None:
     assert seen["verdicts"] == [judged]  # the criterion is in the rubric
 
 
-def test_a_long_text_keeps_both_ends_and_says_how_much_is_left_out(tmp_path: Path) -> None:
-    run = [question(1, 1.0, response="A" * 60_000 + "Z" * 60_000)]
-    [view] = views_of(load_subjects([str(write_run(tmp_path, run))]))
-    assert view["runs"][0]["response"] == (
-        "A" * 10_000 + "\n\n[… 100,000 characters are left out of this page …]\n\n" + "Z" * 10_000
-    )
-
-
 def test_picture_and_page_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     paths = [write_run(tmp_path / n, questions(3, [1.0, 0.0]), model=n) for n in "ab"]
@@ -488,3 +482,28 @@ def test_picture_and_page_are_written(tmp_path: Path, capsys: pytest.CaptureFixt
         text = file.read_text("utf-8")
         assert "judge-1" in text
         assert "not worse by more than 0.03" in text or "too few chats" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        pytest.param(errno.ENOSPC, 1, "No space left on device; make room", id="full-disk"),
+        pytest.param(errno.EACCES, 2, "Permission denied; name another file", id="no-permission"),
+    ],
+)
+def test_page_that_cannot_be_written_is_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    code: int,
+    said: str,
+) -> None:
+    def write_whole(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("beam_common.page.write_whole", write_whole)
+    page = tmp_path / "x.html"
+    scores = write_run(tmp_path, questions(2, [1.0]))
+    assert main([str(scores), "--html", str(page)]) == code
+    assert re.fullmatch(rf"\w+: {page} cannot be written: {said}.*\n", capsys.readouterr().err)

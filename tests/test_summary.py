@@ -12,7 +12,7 @@ from judged import Question, failed, question, questions, verdict, write_rows, w
 from beam_common.messages import UsageError
 from beam_common.release import recorded
 from beam_common.summary import load_run, summary_lines
-from beam_common.tables import fitted, label, number
+from beam_common.tables import fitted, interval, label, number
 
 RUN = [
     question(1, 1.0, 0.0, ability="summarization"),
@@ -224,6 +224,8 @@ def test_hostile_names_stay_on_their_line(tmp_path: Path) -> None:
 def test_numbers_and_names_in_columns() -> None:
     assert [number(x, 4) for x in (None, 0.12345, -0.00001)] == ["-", "0.1235", "0.0000"]
     assert [number(x, sign="+") for x in (0.02, -0.02, -0.0001)] == ["+0.020", "-0.020", "0.000"]
+    assert interval((0.2, 0.4)) == "0.200 to 0.400"
+    assert interval((-3.93, 2.43), "+") == "-1.000 to +1.000"  # two chats say nothing
     assert fitted("abc") == "abc"
     assert fitted("moonshotai/kimi-k2.6-instruct-fp8") == "moonshotai/k…instruct-fp8"  # both ends
     assert label("a\tb\u2028c\x85\ud800") == "a b c \\ud800"
