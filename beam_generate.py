@@ -45,7 +45,6 @@ from beam_common.failure import Failure, Flags
 from beam_common.files import sidecar_path
 from beam_common.jsonl import RESUME
 from beam_common.messages import UsageError, plural, say
-from beam_common.places import WAITS
 from beam_common.progress import Progress
 from beam_common.questions import data_files, selected_questions
 from beam_common.record import Record, counted, new_record
@@ -149,8 +148,8 @@ class Generation:
         for question in questions:
             chat_id = str(question["chat_id"])
             groups.setdefault(chat_id, Group(chat_id)).add(key_of(question), question)
-        order = Order(groups.values(), self.args.open_chats, True, WAITS.cache_life)
-        self.run = start_run(self.args, key, FLAGS, self.body, order, len(groups))
+        order = Order(list(groups.values()), self.args.open_chats, True)
+        self.run = start_run(self.args, key, FLAGS, self.body, order)
         self.progress = Progress(self.tally.total, done, "question", self._status)
         return await self.run.go(self.answer, self.progress)
 

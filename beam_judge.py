@@ -14,16 +14,16 @@ answers are scored; 1: stopped early; 2: bad usage or input; 130/143: SIGINT/SIG
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
+from argparse import Namespace as Args
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from beam_common import command
 from beam_common.answers import Answers, describe, read_answers
-from beam_common.calls import Call, Known, Prompts, Question, verdict_key, verdict_row
+from beam_common.calls import Call, Known, Prompts, Question, verdict_key
 from beam_common.cli import (
     EXTRA_HELP,
     Parser,
@@ -42,12 +42,11 @@ from beam_common.failure import Failure, Flags
 from beam_common.files import sha256_of_text, sidecar_path
 from beam_common.jsonl import SCORE, VERDICT
 from beam_common.messages import plural, say
-from beam_common.places import WAITS
 from beam_common.progress import Progress, short_count
-from beam_common.prompts import criterion_template, ordering_template
+from beam_common.prompts import ALIGNMENT, criterion_template, ordering_template
 from beam_common.record import Record
 from beam_common.reply import Reply
-from beam_common.request import for_chat, start_run
+from beam_common.request import announce, closing, for_chat, start_run
 from beam_common.rowlog import RowLog, output_path
 from beam_common.rows import Json, Row, key_of, name_of
 from beam_common.run import Ended
@@ -58,7 +57,7 @@ from beam_common.summary import load_run, summary_lines
 FLAGS = Flags("--judge-", ("temperature", "max_tokens", "reasoning_effort", "model"))
 
 
-def request_settings(args: argparse.Namespace) -> Row:
+def request_settings(args: Args) -> Row:
     """The request's body: everything but the messages."""
     settings = {
         "model": args.judge_model,
@@ -73,32 +72,25 @@ def request_settings(args: argparse.Namespace) -> Row:
 class Judge:
     """Asks for the verdicts that are missing; a question's score follows from its last one."""
 
-    def __init__(
-        self, args: argparse.Namespace, scores: RowLog, verdicts: RowLog, record: Record
-    ) -> None:
+    def __init__(self, args: Args, scores: RowLog, verdicts: RowLog, record: Record) -> None:
         self.args, self.scores, self.verdicts, self.record = args, scores, verdicts, record
-        self.body = request_settings(args)
-        self.settings = encode_json(self.body)
         self.counts: Counter[str] = Counter()  # of the calls of this run
-        self.scored = 0
 
     async def go(self, questions: Sequence[Question], total: int, key: str) -> Ended:
-        groups = []
-        for question in questions:
-            group = Group(question)
-            for call in question.calls:
-                group.add(key_of(question.answer), call)
-            groups.append(group)
-        order = Order(groups, 1, False, WAITS.cache_life)
-        chats = len({str(question.answer["chat_id"]) for question in questions})
-        self.run = start_run(self.args, key, FLAGS, self.body, order, chats)
+        groups = [Group(question) for question in questions]
+        for group in groups:
+            for call in group.item.calls:
+                group.add(key_of(call.answer), call)
+        body = request_settings(self.args)
+        self.settings = encode_json(body)
+        order = Order(groups, open_limit=1, opener_first=False)
+        self.run = start_run(self.args, key, FLAGS, body, order)
         self.progress = Progress(total, total - len(questions), "question", self.status)
         return await self.run.go(self.judge, self.progress)
 
     async def judge(self, job: Job) -> None:
         """Ask for one verdict until it can be read, and save each reply."""
-        call: Call
-        call, tries = job.item
+        call: Call = job.item
         text = call.prompt()
         sha256 = sha256_of_text(text)
 
@@ -106,30 +98,25 @@ class Judge:
             settings = for_chat(self.settings, job.question[0])
             return encode_body(settings, [], encode_json({"role": "user", "content": text}))
 
-        for _ in range(tries):
+        for _ in range(call.tries):
             outcome = await self.run.ask(job, body)
-            row = verdict_row(call, sha256, outcome)
+            row = call.row(sha256, outcome)
             if isinstance(outcome, Failure):
                 about = f"{name_of(job.question)}: a call failed and counts 0"
                 self.run.errors.say(outcome.text, about)
             await self.verdicts.save(row)  # first: trouble with the record costs no verdict
             if isinstance(outcome, Reply) and self.record.note_model(outcome):
                 await asyncio.to_thread(self.record.save)
-            counted = {name: row[f"{name}_tokens"] or 0 for name in ("prompt", "completion")}
-            self.counts.update({"calls": 1, row["status"]: 1, **counted})
+            tokens = {name: row[f"{name}_tokens"] or 0 for name in ("prompt", "completion")}
+            self.counts.update({"calls": 1, row["status"]: 1, **tokens})
             if row["status"] != "unreadable":
                 break
-        await self._score(job.group.item, call.item, row["level"])
-
-    async def _score(self, question: Question, item: int, level: float | None) -> None:
-        """Append the question's score when its last verdict is there."""
-        question.levels[item] = level
-        question.calls = [(call, tries) for call, tries in question.calls if call.item != item]
-        if question.calls:
-            return
-        await self.scores.save(question.row())
-        self.scored += 1
-        self.progress.step()
+        question: Question = job.group.item
+        question.levels[call.item] = row["level"]
+        question.calls.remove(call)
+        if not question.calls:
+            await self.scores.save(question.row())
+            self.progress.step()
 
     def status(self) -> str:
         counts, tokens = self.counts, short_count(self.counts["prompt"])
@@ -141,7 +128,7 @@ class Judge:
 # From the files to what is left, and back.
 
 
-def new_record(args: argparse.Namespace, prompts: Prompts) -> Row:
+def new_record(args: Args, prompts: Prompts) -> Row:
     """What scores.run.json holds; `settings` and `answers` bind a later resume."""
     folder = args.output.resolve().parent
     return {
@@ -159,7 +146,7 @@ def new_record(args: argparse.Namespace, prompts: Prompts) -> Row:
     }
 
 
-def judge(args: argparse.Namespace, prompts: Prompts, answers: Answers, key: str) -> int:
+def judge(args: Args, prompts: Prompts, answers: Answers, key: str) -> int:
     """Judge what the output does not hold yet, then print the summary; the exit code."""
     known = Known(1 + args.parse_retries, args.retry_errors)
     verdicts_path = sidecar_path(args.output, ".verdicts.jsonl")
@@ -167,77 +154,64 @@ def judge(args: argparse.Namespace, prompts: Prompts, answers: Answers, key: str
         RowLog(args.output, SCORE) as scores,
         RowLog(verdicts_path, VERDICT, verdict_key, known.keep) as verdicts,
     ):
-        path = sidecar_path(args.output, ".run.json")
-        had_replies = any(row["error"] is None for row in verdicts.rows.values())
-        content, earlier = bind_settings(
-            path,
-            new_record(args, prompts),
-            binding=bool(scores.rows) or had_replies,
-            allow_mixed=args.allow_mixed,
-        )
-        judged = {question for question, _ in verdicts.rows}
-        foreign = earlier.get("foreign", [])
-        if not earlier:
-            foreign = [name_of(question) for question in scores.rows if question not in judged]
-        content["foreign"] = foreign
-        record = Record(path, content, args.judge_model)
-        record.save()
-        if missing := content["missing_shards"]:
-            shards = ", ".join(missing)
-            say(f"warning: no answers of shard {shards}: it has no chats, or a part is missing")
-        questions = [
-            Question.planned(answer, prompts, verdicts.rows, known)
-            for question, answer in list(answers.items())[: args.limit or None]
-            if _has_criterion(answer) and name_of(question) not in foreign
-        ]
+        record = opened_record(args, prompts, scores, verdicts)
+        questions = []
+        for question, answer in list(answers.items())[: args.limit or None]:
+            if has_criterion(answer) and name_of(question) not in record.content["foreign"]:
+                questions.append(Question(answer, prompts.mode))
+                questions[-1].plan(prompts, verdicts.rows, known)
         left = [question for question in questions if question.calls]
-        complete = [question for question in questions if not question.calls]
-        scores.append([q.row() for q in complete if _is_new(q, scores)])
-        worker = Judge(args, scores, verdicts, record)
-        ended = _ask(worker, left, len(questions), key)
+        rows = [question.row() for question in questions if not question.calls]
+        had = {question: row["score"] for question, row in scores.rows.items()}
+        scores.append([row for row in rows if row["score"] != had.get(key_of(row))])
+        ended = Ended(0)
+        if left:
+            ended = ask(Judge(args, scores, verdicts, record), left, len(questions), key)
         record.save()
         scores.compact()
     if scores.rows:
         print("\n".join(summary_lines(load_run(args.output))))
-    return closing(ended, len(left) - worker.scored)
+    missing = sum(bool(question.calls) for question in left)
+    return closing(ended, f"{plural(missing, 'answer')} left to judge" if missing else "")
 
 
-def _has_criterion(answer: Json) -> bool:
+def opened_record(args: Args, prompts: Prompts, scores: RowLog, verdicts: RowLog) -> Record:
+    """The record of this run, bound to what the output holds."""
+    path = sidecar_path(args.output, ".run.json")
+    content, earlier = bind_settings(
+        path,
+        new_record(args, prompts),
+        binding=bool(scores.rows) or any(not row["error"] for row in verdicts.rows.values()),
+        allow_mixed=args.allow_mixed,
+    )
+    judged = {question for question, _ in verdicts.rows}
+    foreign = [name_of(question) for question in scores.rows if question not in judged]
+    content["foreign"] = earlier.get("foreign", []) if earlier else foreign
+    if missing := content["missing_shards"]:
+        shards = ", ".join(missing)
+        say(f"warning: no answers of shard {shards}: it has no chats, or a part is missing")
+    record = Record(path, content, args.judge_model)
+    record.save()
+    return record
+
+
+def has_criterion(answer: Json) -> bool:
+    """Whether an answer can be judged; says so where it cannot."""
     if any(item.strip() for item in answer["rubric"]):
         return True
     say(f"warning: {name_of(key_of(answer))} has no criterion in its rubric: left unscored")
     return False
 
 
-def _is_new(question: Question, scores: RowLog) -> bool:
-    row = scores.rows.get(key_of(question.answer))
-    return row is None or row["score"] != question.score()
-
-
-def _ask(worker: Judge, left: Sequence[Question], total: int, key: str) -> Ended:
-    args = worker.args
-    if not left:
-        return Ended(0)
+def ask(judge: Judge, left: Sequence[Question], total: int, key: str) -> Ended:
+    if len(left) < total:
+        say(f"{judge.args.output}: {plural(total - len(left), 'answer')} scored already")
     calls = sum(len(question.calls) for question in left)
-    done = f"; {total - len(left):,} are scored" if len(left) < total else ""
-    say(
-        f"{now_text()} judging {plural(len(left), 'answer')} by {plural(calls, 'call')} with "
-        f"{args.judge_model} at {shown_url(args.base_url)}, {args.concurrency} in "
-        f"flight{done}"
-    )
-    ended = asyncio.run(worker.go(left, total, key))
-    say(f"this run: {worker.status()}, {worker.counts['completion']:,} out")
+    what = f"judging {plural(len(left), 'answer')} by {plural(calls, 'call')}"
+    announce(judge.args, f"{what} with {judge.args.judge_model}")
+    ended = asyncio.run(judge.go(left, total, key))
+    say(f"this run: {judge.status()}, {judge.counts['completion']:,} out")
     return ended
-
-
-def closing(ended: Ended, left: int) -> int:
-    """Say how the run ended, what is left and how to go on; the exit code."""
-    if ended.reason:
-        say(f"stopped: {ended.reason}")
-    if left:
-        say(f"{plural(left, 'answer')} left to judge: start the same command again to go on")
-        return ended.code or 1
-    return ended.code if ended.code > 1 else 0
 
 
 # ------------------------------------------------------------------------------------------------
@@ -280,11 +254,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.output = output_path(args.output)
     args.answers = list({path.resolve(): path for path in args.answers}.values())  # each once
     args.base_url = normalise_base_url(args.judge_base_url, "--judge-base-url")
-    prompts = Prompts(
-        criterion_template(args.criterion_prompt),
-        ordering_template(args.ordering_prompt),
-        args.event_ordering,
-    )
+    mode = args.event_ordering
+    ordering = ALIGNMENT if mode == "tau" else ordering_template(args.ordering_prompt)
+    prompts = Prompts(criterion_template(args.criterion_prompt), ordering, mode)
     key = api_key(args.judge_api_key, "JUDGE_API_KEY", "--judge-api-key")
     return judge(args, prompts, read_answers(args.answers), key)
 

@@ -8,17 +8,9 @@ from dataclasses import dataclass, field
 
 from beam_common.failure import Failure
 from beam_common.files import sha256_of_text
-from beam_common.prompts import ALIGNMENT, Template, numbered
-from beam_common.reply import Reply
-from beam_common.rows import (
-    ABSTENTION,
-    EVENT_ORDERING,
-    Json,
-    QuestionKey,
-    Row,
-    identity,
-    key_of,
-)
+from beam_common.prompts import Template, numbered
+from beam_common.reply import Outcome, Reply
+from beam_common.rows import ABSTENTION, EVENT_ORDERING, Json, QuestionKey, Row, identity, key_of
 from beam_common.verdict import (
     question_score,
     read_alignment,
@@ -27,56 +19,73 @@ from beam_common.verdict import (
     tau_score,
 )
 
+VerdictKey = tuple[QuestionKey, int]
+
 
 @dataclass(frozen=True)
 class Prompts:
     criterion: Template
     ordering: Template
-    mode: str  # strict or tau
+    mode: str  # of event_ordering: strict or tau
 
     def settings(self) -> Row:
         """For the record: which prompts, by name and by digest."""
-        ordering = ALIGNMENT if self.mode == "tau" else self.ordering
         return {
             "criterion_prompt": self.criterion.name,
             "criterion_prompt_sha256": self.criterion.sha256,
-            "ordering_prompt": ordering.name,
-            "ordering_prompt_sha256": ordering.sha256,
+            "ordering_prompt": self.ordering.name,
+            "ordering_prompt_sha256": self.ordering.sha256,
             "event_ordering": self.mode,
         }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Call:
     """One call of the judge: about one item of a rubric, or about the order of all."""
 
     answer: Json
     item: int
     criterion: str
-    prompts: Prompts
+    template: Template
+    mode: str  # strict or tau; "" for one item
+    tries: int = 1  # replies that may be asked for until one can be read
 
     def prompt(self) -> str:
         """Made when it is needed: long responses times their criteria are not held in memory."""
-        texts = {
-            "question": self.answer.get("question") or "",
-            "response": self.answer["response"] or "",
-        }
-        if self.answer["question_type"] != EVENT_ORDERING:
-            return self.prompts.criterion.fill({**texts, "rubric_item": self.criterion})
-        if self.prompts.mode == "tau":
-            lines = numbered(response_lines(self.answer))
-            return ALIGNMENT.fill({**texts, "response": lines, "reference_order": self.criterion})
-        return self.prompts.ordering.fill({**texts, "reference_order": self.criterion})
+        response = self.answer["response"] or ""
+        if self.mode == "tau":
+            response = numbered(response_lines(self.answer))
+        about = "reference_order" if self.mode else "rubric_item"
+        question = self.answer.get("question") or ""
+        texts = {"question": question, "response": response, about: self.criterion}
+        return self.template.fill(texts)
 
     def read(self, reply: Reply) -> float | None:
         """The level of a reply, 0.0–1.0; None where it cannot be read."""
-        if self.answer["question_type"] != EVENT_ORDERING:
-            return read_score(reply.text, reply.finish_reason, self.prompts.criterion.text)
-        if self.prompts.mode == "strict":
-            return read_ordering(reply.text, reply.finish_reason, self.prompts.ordering.text)
+        if self.mode != "tau":
+            read = read_ordering if self.mode else read_score
+            return read(reply.text, reply.finish_reason, self.template.text)
         events, lines = self.answer["rubric"], len(response_lines(self.answer))
         order = read_alignment(reply.text, reply.finish_reason, lines, events)
         return None if order is None else tau_score(order, len(events))
+
+    def row(self, sha256: str, outcome: Outcome) -> Row:
+        """The line of one reply, or of the failure of the call; `sha256`: the prompt's."""
+        error = outcome.text if isinstance(outcome, Failure) else None
+        reply = Reply("") if isinstance(outcome, Failure) else outcome
+        level = None if error else self.read(reply)
+        return identity(self.answer) | {
+            "item": self.item,
+            "criterion": self.criterion,
+            "prompt_sha256": sha256,
+            "status": "failed" if error else "unreadable" if level is None else "scored",
+            "level": level,
+            "reply": None if error else reply.text,
+            "finish_reason": reply.finish_reason,
+            "prompt_tokens": reply.prompt_tokens,
+            "completion_tokens": reply.completion_tokens,
+            "error": error,
+        }
 
 
 def response_lines(answer: Json) -> list[str]:
@@ -86,8 +95,9 @@ def response_lines(answer: Json) -> list[str]:
 def calls_for(answer: Json, prompts: Prompts) -> list[Call]:
     """One call for each criterion; one for a question of event_ordering."""
     rubric = answer["rubric"]
-    criteria = [numbered(rubric)] if answer["question_type"] == EVENT_ORDERING else rubric
-    return [Call(answer, item, criterion, prompts) for item, criterion in enumerate(criteria)]
+    if answer["question_type"] == EVENT_ORDERING:
+        return [Call(answer, 0, numbered(rubric), prompts.ordering, prompts.mode)]
+    return [Call(answer, item, text, prompts.criterion, "") for item, text in enumerate(rubric)]
 
 
 def scores_without_call(answer: Json) -> bool:
@@ -96,26 +106,7 @@ def scores_without_call(answer: Json) -> bool:
     return bool(answer["error"]) or (blank and answer["question_type"] != ABSTENTION)
 
 
-def verdict_row(call: Call, sha256: str, outcome: Reply | Failure) -> Row:
-    """The line of one reply, or of the failure of one call: see rows.VerdictRow."""
-    failed = isinstance(outcome, Failure)
-    reply = Reply("") if isinstance(outcome, Failure) else outcome
-    level = None if failed else call.read(reply)
-    return identity(call.answer) | {
-        "item": call.item,
-        "criterion": call.criterion,
-        "prompt_sha256": sha256,
-        "status": "failed" if failed else "unreadable" if level is None else "scored",
-        "level": level,
-        "reply": None if failed else reply.text,
-        "finish_reason": reply.finish_reason,
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "error": outcome.text if isinstance(outcome, Failure) else None,
-    }
-
-
-def verdict_key(row: Json) -> tuple[QuestionKey, int]:
+def verdict_key(row: Json) -> VerdictKey:
     return key_of(row), row["item"]
 
 
@@ -125,15 +116,15 @@ class Known:
     def __init__(self, most: int, retry_errors: bool) -> None:
         self._most = most  # replies in all that a verdict may take
         self._retry_errors = retry_errors
-        self._unreadable: Counter[tuple[QuestionKey, int, str]] = Counter()
+        self._unreadable: Counter[tuple[VerdictKey, str]] = Counter()
 
     def keep(self, row: Row) -> Row:
         """What is held of a row; counts the replies that could not be read."""
         if row["status"] == "unreadable":
-            self._unreadable[key_of(row), row["item"], row["prompt_sha256"]] += 1
+            self._unreadable[verdict_key(row), row["prompt_sha256"]] += 1
         return {name: row.get(name) for name in ("prompt_sha256", "status", "level", "error")}
 
-    def tries(self, call: Call, sha256: str, row: Json | None) -> int:
+    def tries(self, key: VerdictKey, sha256: str, row: Json | None) -> int:
         """How many replies may be asked for; 0 where the verdict on disk, `row`, stands."""
         if row is None or row["prompt_sha256"] != sha256:
             return self._most
@@ -141,7 +132,7 @@ class Known:
             return 0
         if self._retry_errors:
             return self._most
-        had = self._unreadable[key_of(call.answer), call.item, sha256]
+        had = self._unreadable[key, sha256]
         return max(0, self._most - had) if row["status"] == "unreadable" else 0
 
 
@@ -150,34 +141,29 @@ class Question:
     """An answer while it is judged: the levels that stand, and the calls left to make."""
 
     answer: Json
-    mode: str
+    mode: str  # of event_ordering
     levels: dict[int, float | None] = field(default_factory=dict)
-    calls: list[tuple[Call, int]] = field(default_factory=list)  # each with its tries
+    calls: list[Call] = field(default_factory=list)
 
-    @classmethod
-    def planned(
-        cls,
-        answer: Json,
-        prompts: Prompts,
-        verdicts: Mapping[tuple[QuestionKey, int], Json],
-        known: Known,
-    ) -> Question:
-        question = cls(answer, prompts.mode)
-        if scores_without_call(answer):
-            return question
-        for call in calls_for(answer, prompts):
-            row = verdicts.get((key_of(answer), call.item))
-            if tries := known.tries(call, sha256_of_text(call.prompt()), row):
-                question.calls.append((call, tries))
+    def plan(self, prompts: Prompts, verdicts: Mapping[VerdictKey, Json], known: Known) -> None:
+        """Find out which verdicts on disk stand, and which calls are left."""
+        if scores_without_call(self.answer):
+            return
+        for call in calls_for(self.answer, prompts):
+            key = key_of(self.answer), call.item
+            row = verdicts.get(key)
+            call.tries = known.tries(key, sha256_of_text(call.prompt()), row)
+            if call.tries:
+                self.calls.append(call)
             elif row:
-                question.levels[call.item] = row["level"]
-        return question
-
-    def score(self) -> float:
-        """The mean of the cut levels; a rank correlation stays as it is; 0 without a call."""
-        is_tau = self.mode == "tau" and self.answer["question_type"] == EVENT_ORDERING
-        return question_score(list(self.levels.values()), cut=not is_tau) if self.levels else 0.0
+                self.levels[call.item] = row["level"]
 
     def row(self) -> Row:
-        """The line of the question's score: see rows.ScoreRow."""
-        return identity(self.answer) | {"score": self.score()}
+        """The line of the question's score: the mean of its cut levels, 0 without a call.
+
+        A rank correlation stays as it is.
+        """
+        is_tau = self.mode == "tau" and self.answer["question_type"] == EVENT_ORDERING
+        levels = list(self.levels.values())
+        score = question_score(levels, cut=not is_tau) if levels else 0.0
+        return identity(self.answer) | {"score": score}

@@ -17,25 +17,25 @@ FAILURES_OF_AN_OUTAGE = 4  # attempts in a row
 
 
 class Outage:
-    """Whether the endpoint is down, and since when. `failures`: attempts, of transient trouble.
+    """Whether the endpoint is down, and since when.
 
-    Down is suspected after `failures` in a row, and confirmed when a probe fails, too.
+    Down is suspected after some attempts in a row that failed with transient trouble, or the last
+    one of a question, and confirmed when a probe fails, too.
     """
 
-    def __init__(self, failures: int) -> None:
-        self._failures = failures
+    def __init__(self) -> None:
         self._in_a_row = 0
         self.since = 0.0
         self.down = False
         self.confirmed = False
         self.has_answered = False
 
-    def failed(self, now: float) -> bool:
+    def failed(self, now: float, was_last: bool) -> bool:
         """An attempt failed; whether the endpoint has just gone down."""
         if not self._in_a_row:
             self.since = now
         self._in_a_row += 1
-        if self.down or self._in_a_row < self._failures:
+        if self.down or not (was_last or self._in_a_row >= FAILURES_OF_AN_OUTAGE):
             return False
         self.down = True
         return True

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace as Args
 from dataclasses import replace
 
+from beam_common.cli import shown_url
 from beam_common.endpoint import Endpoint, encode_body, encode_json
 from beam_common.failure import Flags
+from beam_common.messages import say
 from beam_common.rows import Json
-from beam_common.run import Limits, Run
+from beam_common.run import Ended, Run
 from beam_common.schedule import Order
+from beam_common.settings import now_text
 
 CHAT_ID = b"{chat_id}"  # stands for a chat's id in a body
+SMALLEST_LIMIT = 2**26  # bytes of a reply that are read in any case
 BYTES_A_TOKEN = 2048  # the most that a token of a reply may take, events and all
-SMALLEST_LIMIT = 64 * 2**20  # bytes of a reply that are read in any case
 
 
 def for_chat(settings: bytes, chat_id: str) -> bytes:
@@ -23,22 +26,20 @@ def for_chat(settings: bytes, chat_id: str) -> bytes:
 
 def probe(settings: Json) -> list[bytes]:
     """A one-line chat with a run's settings that asks for one token."""
-    limits = {name: 1 for name in ("max_tokens", "max_completion_tokens") if name in settings}
-    encoded = for_chat(encode_json({**settings, **limits}), "probe")
-    return encode_body(encoded, [], encode_json({"role": "user", "content": "Hello"}))
+    limits = settings.keys() & {"max_tokens", "max_completion_tokens"}
+    short = {**settings, **dict.fromkeys(limits, 1)}
+    last = encode_json({"role": "user", "content": "Hello"})
+    return encode_body(for_chat(encode_json(short), "probe"), [], last)
 
 
 def longest_reply(settings: Json) -> int:
     """Bytes of a reply that are read: as many as the token limit allows."""
-    limits = (settings.get(name) for name in ("max_tokens", "max_completion_tokens"))
-    tokens = max((n for n in limits if isinstance(n, int)), default=0)
-    return max(SMALLEST_LIMIT, tokens * BYTES_A_TOKEN)
+    tokens = settings.get("max_completion_tokens") or settings.get("max_tokens")
+    return max(SMALLEST_LIMIT, BYTES_A_TOKEN * tokens if isinstance(tokens, int) else 0)
 
 
-def start_run(
-    args: argparse.Namespace, key: str, flags: Flags, settings: Json, order: Order, chats: int
-) -> Run:
-    """A run that asks `order`'s jobs about so many `chats`, with `settings` in each body."""
+def start_run(args: Args, key: str, flags: Flags, settings: Json, order: Order) -> Run:
+    """A run that asks `order`'s jobs, with `settings` in each body."""
     if not settings.get("stream"):
         flags = replace(flags, no_stream="")
     endpoint = Endpoint(
@@ -49,7 +50,20 @@ def start_run(
         flags=flags,
         longest_reply=longest_reply(settings),
     )
-    limits = Limits(
-        args.concurrency, args.max_retries, args.max_outage, args.stop_after_failures, chats
-    )
-    return Run(endpoint, order, limits, probe(settings))
+    return Run(endpoint, order, args, probe(settings))
+
+
+def announce(args: Args, what: str) -> None:
+    """Say what is asked now."""
+    url = shown_url(args.base_url)
+    say(f"{now_text()} {what} at {url}, {args.concurrency} in flight")
+
+
+def closing(ended: Ended, left: str) -> int:
+    """Say how a run ended, what is `left` and how to go on; the exit code."""
+    if ended.reason:
+        say(f"stopped: {ended.reason}")
+    if left:
+        say(f"{left}: start the same command again to go on")
+        return ended.code or 1
+    return ended.code if ended.code > 1 else 0

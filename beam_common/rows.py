@@ -46,49 +46,6 @@ class QuestionRow(TypedDict):
     difficulty: str
 
 
-class AnswerRow(TypedDict):
-    """`response` is "" and `error` a short text when the question failed. Counts that the
-    endpoint did not report are None."""
-
-    chat_id: str
-    question_type: str
-    question_index: int
-    question: str
-    gold_answer: str
-    rubric: list[str]
-    response: str
-    finish_reason: str | None
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    error: str | None
-
-
-class ScoreRow(TypedDict):
-    chat_id: str
-    question_type: str
-    question_index: int
-    score: float
-
-
-class VerdictRow(TypedDict):
-    """One reply of the judge, or the failure of one call. `item` is the index into the rubric; 0
-    for event_ordering, whose `criterion` is the numbered reference order."""
-
-    chat_id: str
-    question_type: str
-    question_index: int
-    item: int
-    criterion: str
-    prompt_sha256: str
-    status: str  # scored, unreadable or failed
-    level: float | None
-    reply: str | None
-    finish_reason: str | None
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    error: str | None
-
-
 def key_of(row: Json) -> QuestionKey:
     """A question's identity; chat 3 and chat "3" are one."""
     return str(row["chat_id"]), row["question_type"], int(row["question_index"])

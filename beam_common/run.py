@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from argparse import Namespace as Args
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,22 +23,13 @@ from beam_common.command import connections_allowed, signals_caught
 from beam_common.endpoint import Endpoint, Watch
 from beam_common.failure import Failure
 from beam_common.messages import Repeats, StoppedEarly, UsageError, plural, say
-from beam_common.outage import FAILURES_OF_AN_OUTAGE, Outage, wait_until_up
+from beam_common.outage import Outage, wait_until_up
 from beam_common.places import WAITS, Places, backoff
 from beam_common.progress import Progress, duration_text
-from beam_common.reply import Reply
+from beam_common.reply import Outcome, Reply
 from beam_common.schedule import Job, Order
 
 NOTE_SECONDS = 30.0  # between two notes about failed attempts
-
-
-@dataclass(frozen=True)
-class Limits:
-    concurrency: int
-    max_retries: int  # attempts in all
-    max_outage: float  # seconds
-    stop_after_failures: int  # questions in a row; 0: never
-    chats: int  # that are asked about in this run
 
 
 @dataclass(frozen=True)
@@ -56,30 +48,27 @@ class Flight(Watch):
     job: Job
 
     def sent(self) -> None:
-        self.run.sent(self.job)
+        self.run.order.sent(self.job)
+        self.run.send()
 
     def begun(self) -> None:
-        self.run.begun(self.job)
+        self.run.order.begun(self.job, time.monotonic())
+        self.run.send()
 
 
 class Run:
-    """Drives jobs to their end. `probe`: the body of a request that finds out who is there."""
+    """Drives jobs to their end. `probe`: the body of a request that finds out who is there.
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        order: Order,
-        limits: Limits,
-        probe: Sequence[bytes],
-    ) -> None:
-        self._endpoint, self._order, self._limits = endpoint, order, limits
-        self._probe_body, self._waits = probe, WAITS
-        self.places = Places(connections_allowed(limits.concurrency))
-        self._outage = Outage(min(FAILURES_OF_AN_OUTAGE, limits.max_retries))
-        self._tasks: dict[asyncio.Future[None], Job] = {}
+    Of the flags it heeds --concurrency, --max-retries, --max-outage and --stop-after-failures.
+    """
+
+    def __init__(self, endpoint: Endpoint, order: Order, args: Args, probe: Sequence[bytes]):
+        self._endpoint, self.order, self._args, self._probe_body = endpoint, order, args, probe
+        self._waits = WAITS
+        self.places = Places(connections_allowed(args.concurrency))
+        self._outage = Outage()
+        self._jobs: set[Job] = set()  # whose tasks run
         self._placed: set[Job] = set()  # in flight, or with a reply that is being saved
-        self._turns: dict[Job, asyncio.Future[None]] = {}  # of jobs that wait for their next one
-        self._asking: set[Job] = set()  # inside `ask`: nothing is lost when they are dropped
         self._flying: set[Job] = set()  # with a request on its way
         self._held: dict[Job, asyncio.Future[bool]] = {}
         self._suspects: list[Job] = []  # that failed since the endpoint last replied
@@ -104,7 +93,7 @@ class Run:
         """
         self._work = work
         with signals_caught(self._signalled):
-            self._send()
+            self.send()
             while not self._over.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), progress.interval)
@@ -120,14 +109,13 @@ class Run:
         job: Job,
         body: Callable[[], Awaitable[Sequence[bytes]]],
         again: Callable[[Failure], bool] = lambda failure: False,
-    ) -> Reply | Failure:
+    ) -> Outcome:
         """A job's outcome, once it is final: a reply, or the failure to record.
 
         `body` is called for each attempt. `again` says of a refused request whether it is worth
         asking anew, since its body will be another one.
         """
-        self._asking.add(job)
-        job.attempts = 0  # a job may ask more than once
+        job.may_drop, job.attempts = True, 0  # a job may ask more than once
         try:
             while True:
                 await self._turn(job)
@@ -147,7 +135,7 @@ class Run:
                 if final and await self._may_record(job, outcome):
                     return outcome
         finally:
-            self._asking.discard(job)
+            job.may_drop = False
 
     def stop(self, ended: Ended, drop: bool = False) -> None:
         """Send no further request. What waits is given up, with `drop` what is in flight, too."""
@@ -155,23 +143,23 @@ class Run:
         self._held.clear()  # an answer that is still to come does not record them
         if self._probing:
             self._probing.cancel()
-        for task, job in list(self._tasks.items()):
-            if job in self._asking and (drop or job not in self._flying):
-                task.cancel()
+        for job in self._jobs:
+            if job.task and job.may_drop and (drop or job not in self._flying):
+                job.task.cancel()
         self._look_for_end()
 
     # -- sending ---------------------------------------------------------------------------------
 
-    def _send(self) -> None:
+    def send(self) -> None:
         """Give each free place to the next job."""
-        while self._may_send() and (job := self._order.next(time.monotonic())):
+        while self._may_send() and (job := self.order.next(time.monotonic())):
             self._placed.add(job)
-            if turn := self._turns.pop(job, None):
-                turn.set_result(None)
+            if job.turn:
+                job.turn.set_result(None)
             else:
-                task = asyncio.ensure_future(self._work(job))
-                self._tasks[task] = job
-                task.add_done_callback(self._task_over)
+                self._jobs.add(job)
+                job.task = asyncio.create_task(self._do(job))
+        self._look_at_failures()
         self._look_for_end()
 
     def _may_send(self) -> bool:
@@ -189,12 +177,12 @@ class Run:
         if job in job.group.flying:
             return
         self._placed.discard(job)
-        self._order.again(job)
-        turn = self._turns[job] = asyncio.get_running_loop().create_future()
-        self._send()
-        await turn
+        self.order.again(job)
+        job.turn = asyncio.get_running_loop().create_future()
+        self.send()
+        await job.turn
 
-    async def _attempt(self, job: Job, body: Sequence[bytes]) -> Reply | Failure:
+    async def _attempt(self, job: Job, body: Sequence[bytes]) -> Outcome:
         job.alone = not self._flying
         for other in self._flying:
             other.alone = False
@@ -203,30 +191,25 @@ class Run:
             return await self._endpoint.ask(body, Flight(self, job), job.question[0])
         finally:
             self._flying.discard(job)
-            self._order.landed(job)
+            self.order.landed(job)
 
-    def sent(self, job: Job) -> None:
-        self._order.sent(job)
-        if not job.group.in_progress:
-            self._send()
+    async def _do(self, job: Job) -> None:
+        try:
+            await self._guarded(self._work(job))
+        finally:
+            self._jobs.discard(job)
+            self._placed.discard(job)
+            self.send()
 
-    def begun(self, job: Job) -> None:
-        self._order.begun(job, time.monotonic())
-        self._send()
-
-    def _task_over(self, task: asyncio.Future[None]) -> None:
-        job = self._tasks.pop(task)
-        self._placed.discard(job)
-        self._look_at_error(task)
-        self._send()
-
-    def _look_at_error(self, task: asyncio.Future[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, StoppedEarly):
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        """An error that is no endpoint's ends the run."""
+        try:
+            await work
+        except StoppedEarly as error:
             self.stop(Ended(1, str(error)), drop=True)
-        elif isinstance(error, UsageError):  # what is in flight is paid for and may finish
+        except UsageError as error:  # what is in flight is paid for and may finish
             self.stop(Ended(2, str(error)))
-        elif error:
+        except Exception as error:
             self._broken = self._broken or error
             self.stop(Ended(1), drop=True)
 
@@ -235,7 +218,7 @@ class Run:
     def _answered(self, job: Job) -> None:
         self._answers += 1
         self.places.answered()
-        self._order.begun(job, time.monotonic())
+        self.order.begun(job, time.monotonic())
         self._replied()
         self._release_held(self._held, True)
 
@@ -245,14 +228,14 @@ class Run:
             for job in self._suspects:  # their attempts were the outage's
                 job.attempts -= 1
             self._release_held(self._suspects, False)
-            self._order.reopen()
+            self.order.reopen()
             down = duration_text(time.monotonic() - self._outage.since)
             say(f"the endpoint answers again, after {down}")
         self._suspects.clear()
         self._outage.replied()
         if self._probing:
             self._probing.cancel()
-        self._send()
+        self.send()
 
     async def _wait_after(self, job: Job, failure: Failure) -> bool:
         """Wait as long as a failure asks for; whether the job's attempts are used up."""
@@ -270,12 +253,12 @@ class Run:
             job.attempts += 1
         if failure.kind == "transient":
             self._suspect(job)
-        if job.attempts >= self._limits.max_retries:
+        if job.attempts >= self._args.max_retries:
             return True
         pause = max(wait, backoff(job.attempts, self._waits))
         self._pause(pause if failure.kind == "busy" else wait)
         self._placed.discard(job)
-        self._send()
+        self.send()
         await asyncio.sleep(pause)
         return False
 
@@ -284,24 +267,21 @@ class Run:
         until = time.monotonic() + seconds
         if until > self._pause_until:
             self._pause_until = until
-            asyncio.get_running_loop().call_later(seconds + 0.001, self._send)
+            asyncio.get_running_loop().call_later(seconds + 0.001, self.send)
 
     # -- outages ---------------------------------------------------------------------------------
 
     def _suspect(self, job: Job) -> None:
         if not self._outage.confirmed:
             self._suspects.append(job)
-        if self._outage.failed(time.monotonic()):
-            self._probing = asyncio.create_task(self._probe())
-            self._probing.add_done_callback(self._look_at_error)
+        used_up = job.attempts >= self._args.max_retries
+        if self._outage.failed(time.monotonic(), used_up):
+            self._probing = asyncio.create_task(self._guarded(self._probe()))
 
     async def _probe(self) -> None:
+        most = self._args.max_outage
         reason = await wait_until_up(
-            self._endpoint,
-            self._probe_body,
-            self._outage,
-            self._limits.max_outage,
-            self._waits,
+            self._endpoint, self._probe_body, self._outage, most, self._waits
         )
         if reason:
             self.stop(Ended(1, reason))
@@ -316,16 +296,19 @@ class Run:
         held: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._held[job] = held
         self._last = failure.with_advice
-        questions = {other.question for other in self._held}
+        self.send()
+        return await held
+
+    def _look_at_failures(self) -> None:
+        """Stop a run in which too many questions failed in a row."""
+        questions = {job.question for job in self._held}
         chats = {chat for chat, _, _ in questions}
-        most = self._limits.stop_after_failures
-        enough = most and len(questions) >= most and len(chats) >= min(2, self._limits.chats)
+        most = self._args.stop_after_failures
+        enough = most and len(questions) >= most and len(chats) >= min(2, self.order.chats)
         if enough and not self._outage.down:
             failed = f"{plural(len(questions), 'question')} in a row failed"
             wrong = "which looks like a wrong setting; none of them is recorded. The last one"
             self.stop(Ended(1, f"{failed}, {wrong}: {self._last}"))
-        self._send()
-        return await held
 
     def _release_held(self, jobs: Iterable[Job], record: bool) -> None:
         for job in list(jobs):
@@ -333,11 +316,11 @@ class Run:
                 held.set_result(record)
 
     def _look_for_end(self) -> None:
-        if not self._tasks and (self._stopped or self._order.over):
+        if not self._jobs and (self._stopped or self.order.over):
             self._over.set()
-        if self._stopped or self._outage.down or not self._order.over:
+        if self._stopped or self._outage.down or not self.order.over:
             return
-        if self._held and len(self._held) == len(self._tasks):
+        if self._held and len(self._held) == len(self._jobs):
             if self._answers:
                 self._release_held(self._held, True)
             else:

@@ -5,11 +5,13 @@ Pure: without a clock and without a network.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from beam_common.places import WAITS
 from beam_common.rows import QuestionKey
 
 
@@ -22,6 +24,9 @@ class Job:
     item: Any
     attempts: int = 0  # used up
     alone: bool = False  # no other request was in flight while it was
+    task: asyncio.Task[None] | None = None  # which asks and saves
+    turn: asyncio.Future[None] | None = None  # that it waits for, to ask again
+    may_drop: bool = False  # it holds no reply that is to be saved
 
 
 @dataclass(eq=False)
@@ -60,8 +65,13 @@ class Order:
     """
 
     def __init__(
-        self, groups: Iterable[Group], open_limit: int, opener_first: bool, cache_life: float
+        self,
+        groups: Sequence[Group],
+        open_limit: int,
+        opener_first: bool,
+        cache_life: float = WAITS.cache_life,
     ) -> None:
+        self.chats = len({job.question[0] for group in groups for job in group.fresh})
         self._groups: Iterator[Group] = iter(groups)
         self._open_limit = open_limit
         self._opener_first = opener_first

@@ -124,13 +124,14 @@ def test_backoff_doubles_up_to_a_minute_with_jitter(
 
 
 def test_four_failures_in_a_row_are_an_outage_until_something_comes_back() -> None:
-    outage = Outage(4)
-    assert [outage.failed(now) for now in (1.0, 2.0, 3.0)] == [False] * 3
+    outage = Outage()
+    assert [outage.failed(now, False) for now in (1.0, 2.0, 3.0)] == [False] * 3
     outage.replied()
     assert outage.has_answered
-    assert [outage.failed(now) for now in (4.0, 5.0, 6.0)] == [False] * 3, "counted anew"
-    assert [outage.failed(now) for now in (7.0, 8.0)] == [True, False], "it goes down once"
+    assert [outage.failed(now, False) for now in (4.0, 5.0, 6.0)] == [False] * 3, "counted anew"
+    assert [outage.failed(now, False) for now in (7.0, 8.0)] == [True, False], "it goes down once"
     assert (outage.down, outage.since) == (True, 4.0)
     outage.confirmed = True
     outage.replied()
     assert (outage.down, outage.confirmed) == (False, False)
+    assert outage.failed(9.0, True), "or the last attempt of a question"
