@@ -14,11 +14,11 @@ input; 130/143: SIGINT/SIGTERM.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import shlex
 import time
+from argparse import Namespace as Args
 from collections.abc import Sequence
 
 from beam_common import command
@@ -37,7 +37,6 @@ from beam_common.cli import (
     probability,
     public_text,
     shard,
-    shown_url,
 )
 from beam_common.dry_run import dry_run
 from beam_common.endpoint import encode_body, encode_json, request_parameters
@@ -49,13 +48,13 @@ from beam_common.progress import Progress
 from beam_common.questions import data_files, selected_questions
 from beam_common.record import Record, counted, new_record
 from beam_common.release import tag_of
-from beam_common.reply import Reply
-from beam_common.request import for_chat, start_run
+from beam_common.reply import Outcome, Reply
+from beam_common.request import announce, closing, for_chat, start_run
 from beam_common.rowlog import RowLog, output_path
 from beam_common.rows import Message, QuestionRow, Row, identity, is_empty, key_of, name_of
 from beam_common.run import Ended
 from beam_common.schedule import Group, Job, Order
-from beam_common.settings import bind_settings, now_text
+from beam_common.settings import bind_settings
 from beam_common.tally import Suspicions, Tally
 from beam_common.tokens import KIMI, load_counter
 
@@ -77,7 +76,7 @@ def final_message(question: str) -> Message:
     return {"role": "user", "content": f"{NOTE}\nQuestion: {question}"}
 
 
-def content_budget(args: argparse.Namespace) -> int | None:
+def content_budget(args: Args) -> int | None:
     """Tokens left for the chat's contents; None where nothing is truncated."""
     if not args.tokenizer:
         return None
@@ -91,7 +90,7 @@ def content_budget(args: argparse.Namespace) -> int | None:
     return budget
 
 
-def request_settings(args: argparse.Namespace) -> Row:
+def request_settings(args: Args) -> Row:
     """The request's body: everything but the messages."""
     settings = {
         "model": args.model,
@@ -104,8 +103,9 @@ def request_settings(args: argparse.Namespace) -> Row:
     return request_parameters(settings, args.thinking_json)
 
 
-def answer_row(question: QuestionRow, outcome: Reply | Failure) -> Row:
-    """The line of an answered or failed question: see rows.AnswerRow."""
+def answer_row(question: QuestionRow, outcome: Outcome) -> Row:
+    """The line of an answered or failed question."""
+    error = outcome.text if isinstance(outcome, Failure) else None
     reply = Reply("") if isinstance(outcome, Failure) else outcome
     return identity(question) | {
         "question": question["question"],
@@ -115,7 +115,7 @@ def answer_row(question: QuestionRow, outcome: Reply | Failure) -> Row:
         "finish_reason": reply.finish_reason,
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
-        "error": outcome.text if isinstance(outcome, Failure) else None,
+        "error": error,
     }
 
 
@@ -135,22 +135,23 @@ def needed_of(row: Row) -> Row:
 class Generation:
     """Asks the open questions of a run and saves their answers."""
 
-    def __init__(
-        self, args: argparse.Namespace, chats: Chats, log: RowLog, record: Record, tally: Tally
-    ) -> None:
+    def __init__(self, args: Args, chats: Chats, log: RowLog, record: Record, tally: Tally) -> None:
         self.args, self.chats, self.log, self.record, self.tally = args, chats, log, record, tally
-        self.body = request_settings(args)
-        self.settings = encode_json(self.body)
-        self.suspicions = Suspicions(self.body.get("max_tokens"))
 
-    async def go(self, questions: Sequence[QuestionRow], done: int, key: str) -> Ended:
+    async def go(self, questions: Sequence[QuestionRow], key: str) -> Ended:
         groups: dict[str, Group] = {}
         for question in questions:
             chat_id = str(question["chat_id"])
             groups.setdefault(chat_id, Group(chat_id)).add(key_of(question), question)
-        order = Order(list(groups.values()), self.args.open_chats, True)
-        self.run = start_run(self.args, key, FLAGS, self.body, order)
-        self.progress = Progress(self.tally.total, done, "question", self._status)
+        order = Order(list(groups.values()), self.args.open_chats, opener_first=True)
+        what = f"asking {plural(len(questions), 'question')} about {plural(order.chats, 'chat')}"
+        announce(self.args, what)
+        body = request_settings(self.args)
+        self.settings = encode_json(body)
+        self.suspicions = Suspicions(body.get("max_tokens"))
+        self.run = start_run(self.args, key, FLAGS, body, order)
+        total = self.tally.total
+        self.progress = Progress(total, total - len(questions), "question", self.status)
         return await self.run.go(self.answer, self.progress)
 
     async def answer(self, job: Job) -> None:
@@ -172,107 +173,97 @@ class Generation:
         outcome = await self.run.ask(job, body, shortened)
         if job.group.over:
             self.chats.forget(job.group.item)
-        await self._save(question, outcome, prompt)
-
-    async def _save(
-        self, question: QuestionRow, outcome: Reply | Failure, prompt: Prompt | None
-    ) -> None:
         row = answer_row(question, outcome)
         await self.log.save(row)  # first: trouble with the record costs no answer
-        new_model = isinstance(outcome, Reply) and self.record.note_model(outcome)
-        if new_model or self.record.content.get("shrunk") != self.chats.shrunk:
-            self.record.content["shrunk"] = dict(self.chats.shrunk)
-            await asyncio.to_thread(self.record.save)
+        await self.note(outcome)
         self.tally.add_row(row)
-        if isinstance(outcome, Reply):
+        if isinstance(outcome, Failure):
+            self.run.errors.say(
+                f"recorded without an answer: {outcome.text}", name_of(job.question)
+            )
+        else:
             self.tally.add_reply(outcome)
             if prompt:
                 self.suspicions.look_at(row, prompt)
-        else:
-            self.run.errors.say(f"recorded without an answer: {outcome.text}", name_of(key_of(row)))
         self.progress.step()
 
-    def _status(self) -> str:
+    async def note(self, outcome: Outcome) -> None:
+        """Bring the record on the disk up to date, where there is something new."""
+        new_model = isinstance(outcome, Reply) and self.record.note_model(outcome)
+        shrunk = dict(self.chats.shrunk)
+        if new_model or shrunk != self.record.content["shrunk"]:
+            self.record.content["shrunk"] = shrunk
+            await asyncio.to_thread(self.record.save)
+
+    def status(self) -> str:
         return self.run.in_flight() + self.tally.status()
 
 
-def generate(
-    args: argparse.Namespace,
-    questions: Sequence[QuestionRow],
-    chats: Chats,
-    new: Row,
-    key: str,
-) -> int:
+def generate(args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Row, key: str) -> int:
     """Ask what the output does not hold yet; the exit code."""
     begun = time.monotonic()
+    ended = Ended(0)
+    tally = Tally(len(questions))
     with RowLog(args.output, RESUME, keep=needed_of) as log:
-        done = {
-            k: row for k, row in log.rows.items() if row["error"] is None or not args.retry_errors
-        }
-        left = [q for q in questions if key_of(q) not in done]
-        chats.prepare(dict.fromkeys(str(q["chat_id"]) for q in left))
-        path = sidecar_path(args.output, ".run.json")
-        binding = any(row["error"] is None for row in log.rows.values())
-        content, earlier = bind_settings(path, new, binding=binding, allow_mixed=args.allow_mixed)
-        content["selected"] = counted(questions, earlier.get("selected", {}))
-        content["shard"] = sorted({*earlier.get("shard", []), *new["shard"]})
-        if earlier.get("data") == new["data"]:
-            chats.shrunk.update(earlier.get("shrunk", {}))
-        content["shrunk"] = dict(chats.shrunk)
-        record = Record(path, content, args.model)
+        left = []
+        for question in questions:
+            row = log.rows.get(key_of(question))
+            if row is None or (row["error"] and args.retry_errors):
+                left.append(question)
+            else:
+                tally.add_row(row)
+        chats.prepare(str(question["chat_id"]) for question in left)
+        record = opened_record(args, questions, chats, new, log)
+        if len(left) < len(questions):
+            say_done(args, tally)
         if left:
             record.save()
-        tally = Tally(len(questions))
-        for question in questions:
-            if row := done.get(key_of(question)):
-                tally.add_row(row)
-        ended = _ask(args, left, Generation(args, chats, log, record, tally), key)
-        if left:
+            gc.freeze()  # what is loaded stays: no collection need walk the vocabulary again
+            ended = asyncio.run(Generation(args, chats, log, record, tally).go(left, key))
             record.save()
         if args.retry_errors:
             log.compact()
-    return closing(args, tally, ended, time.monotonic() - begun)
+    print("\n".join(tally.lines(time.monotonic() - begun)))
+    if tally.left:
+        return closing(ended, f"{tally.counts['answered']:,} answered, {tally.left:,} left")
+    code = closing(ended, "")
+    say_next(args, tally.counts["failed"])
+    return code
 
 
-def _ask(
-    args: argparse.Namespace, left: Sequence[QuestionRow], generation: Generation, key: str
-) -> Ended:
-    tally = generation.tally
-    done = tally.total - len(left)
-    if done:
-        failed = (
-            f", {tally.failed:,} of them with an error (--retry-errors)" if tally.failed else ""
-        )
-        say(f"{args.output}: {plural(done, 'question')} done already{failed}; {len(left):,} to go")
-    if not left:
-        return Ended(0)
-    chats = len({str(q["chat_id"]) for q in left})
-    say(
-        f"{now_text()} asking {plural(len(left), 'question')} about {plural(chats, 'chat')} at "
-        f"{shown_url(args.base_url)}, {args.concurrency} in flight"
-    )
-    gc.freeze()  # what is loaded stays, the vocabulary above all: no collection need walk it again
-    return asyncio.run(generation.go(left, done, key))
+def opened_record(
+    args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Row, log: RowLog
+) -> Record:
+    """The record of this run, bound to what the output holds."""
+    path = sidecar_path(args.output, ".run.json")
+    binding = any(row["error"] is None for row in log.rows.values())
+    content, earlier = bind_settings(path, new, binding=binding, allow_mixed=args.allow_mixed)
+    content["selected"] = counted(questions, earlier.get("selected", {}))
+    content["shard"] = sorted({*earlier.get("shard", []), *new["shard"]})
+    if earlier.get("data") == new["data"]:
+        chats.shrunk.update(earlier.get("shrunk", {}))
+    content["shrunk"] = dict(chats.shrunk)
+    return Record(path, content, args.model)
 
 
-def closing(args: argparse.Namespace, tally: Tally, ended: Ended, seconds: float) -> int:
-    """Say how the run ended, what is done and left, and how to go on; the exit code."""
-    print("\n".join(tally.lines(seconds)))
-    if ended.reason:
-        say(f"stopped: {ended.reason}")
-    missing = tally.total - tally.answered - tally.failed
-    if missing:
-        say(f"{tally.answered:,} answered, {missing:,} left: start the same command again to go on")
-        return ended.code or 1
+def say_done(args: Args, tally: Tally) -> None:
+    """What the output holds already."""
+    n = tally.counts["failed"]
+    failed = f", {n:,} of them with an error (--retry-errors)" if n else ""
+    done = plural(tally.total - tally.left, "question")
+    say(f"{args.output}: {done} done already{failed}; {tally.left:,} to go")
+
+
+def say_next(args: Args, failed: int) -> None:
+    """How to go on from a file that holds every selected question."""
     output = shlex.quote(str(args.output))
-    if tally.failed:
+    if failed:
         say(
-            f"{plural(tally.failed, 'question')} in {output} with an error; each scores 0 unless "
+            f"{plural(failed, 'question')} in {output} with an error; each scores 0 unless "
             "--retry-errors asks again and gets an answer"
         )
     judge = command.started_by("beam_judge.py")
     say(f"next: {judge} --answers {output} --judge-model … --judge-base-url …")
-    return ended.code if ended.code > 1 else 0
 
 
 # ------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 
 from beam_common.chats import Prompt
 from beam_common.messages import say
@@ -29,56 +28,57 @@ def is_cut(row: Json) -> bool:
     return row.get("error") is None and row.get("finish_reason") == "length"
 
 
-@dataclass
 class Tally:
-    """Tokens are of this run, questions of the file."""
+    """Counts of questions are of the file, those of tokens of this run."""
 
-    total: int  # selected questions
-    answered: int = 0
-    empty: int = 0
-    cut: int = 0
-    failed: int = 0
-    tokens: Counter[str] = field(default_factory=Counter)  # prompt, completion, cached, of_cached
-    unknown: Counter[str] = field(default_factory=Counter)  # replies that did not report a count
+    def __init__(self, total: int) -> None:
+        self.total = total  # selected questions
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def left(self) -> int:
+        return self.total - self.counts["answered"] - self.counts["failed"]
 
     def add_row(self, row: Json) -> None:
         if row.get("error") is not None:
-            self.failed += 1
-            return
-        self.answered += 1
-        self.empty += is_empty(row)
-        self.cut += is_cut(row)
+            self.counts["failed"] += 1
+        else:
+            self.counts.update(answered=1, empty=is_empty(row), cut=is_cut(row))
 
     def add_reply(self, reply: Reply) -> None:
-        counts = {"prompt": reply.prompt_tokens, "completion": reply.completion_tokens}
-        for name, count in counts.items():
-            self.tokens[name] += count or 0
-            self.unknown[name] += count is None
+        for name, count in (
+            ("prompt", reply.prompt_tokens),
+            ("completion", reply.completion_tokens),
+        ):
+            self.counts[name] += count or 0
+            self.counts[f"unknown {name}"] += count is None
         if reply.cached_tokens is not None:
-            self.tokens["cached"] += reply.cached_tokens
-            self.tokens["of_cached"] += reply.prompt_tokens or 0
+            self.counts["cached"] += reply.cached_tokens
+            self.counts["of cached"] += reply.prompt_tokens or 0
 
     def cached_share(self) -> str:
-        of = self.tokens["of_cached"]
-        return f"{self.tokens['cached'] / of:.1%}" if of else "not reported"
+        of = self.counts["of cached"]
+        return f"{self.counts['cached'] / of:.1%}" if of else "not reported"
 
     def status(self) -> str:
         """For the progress; what matters most comes first."""
-        tokens = short_count(self.tokens["prompt"])
-        counts = f"{self.failed:,} failed, {self.empty:,} empty"
+        tokens = short_count(self.counts["prompt"])
+        counts = f"{self.counts['failed']:,} failed, {self.counts['empty']:,} empty"
         return f"{counts}, cached {self.cached_share()}, {tokens} tokens in"
 
     def lines(self, seconds: float) -> list[str]:
         """The closing statement."""
+        n = self.counts
         lines = [
-            f"answered: {self.answered:,} of {self.total:,} selected",
-            f"  of them empty: {self.empty:,}",
-            f"  of them ended at the length limit: {self.cut:,}",
-            f"failed: {self.failed:,}",
+            f"answered: {n['answered']:,} of {self.total:,} selected",
+            f"  of them empty: {n['empty']:,}",
+            f"  of them ended at the length limit: {n['cut']:,}",
+            f"failed: {n['failed']:,}",
         ]
         for name in ("prompt", "completion"):
-            unknown = f" (unknown for {self.unknown[name]:,})" if self.unknown[name] else ""
-            lines.append(f"{name} tokens of this run: {self.tokens[name]:,}{unknown}")
+            unknown = n[f"unknown {name}"]
+            note = f" (unknown for {unknown:,})" if unknown else ""
+            lines.append(f"{name} tokens of this run: {n[name]:,}{note}")
         lines.append(f"cached share of the prompt tokens: {self.cached_share()}")
         lines.append(f"elapsed: {duration_text(seconds)}")
         return lines
@@ -88,7 +88,7 @@ class Suspicions:
     """Warnings about answers, each at most once a run."""
 
     def __init__(self, max_tokens: int | None) -> None:
-        self._max_tokens = max_tokens
+        self._max_tokens = max_tokens or 0
         self._said: set[str] = set()
         self._answers = self._cut = 0
         self._sizes: dict[int, list[int]] = defaultdict(list)  # bytes of prompts, by their tokens
@@ -97,49 +97,50 @@ class Suspicions:
         """`row`: an answer of this run; `prompt`: what it was asked with."""
         name = name_of(key_of(row))
         if REASONING_MARKS.search(row["response"]):
-            self._say_once(
+            self._warn(
+                "reasoning",
                 f"{name}: the answer holds marks of reasoning; answers are stored and judged as "
-                "received: start the server with a reasoning parser if they should not be there"
+                "received: start the server with a reasoning parser if they should not be there",
             )
-        self._look_for_cut_answers(row, name)
-        if row["prompt_tokens"] is not None:
-            self._look_for_cut_prompt(row, prompt, name)
-
-    def _look_for_cut_answers(self, row: Json, name: str) -> None:
         self._answers += 1
-        self._cut += is_cut(row)
-        if self._cut == self._answers == FIRST_ANSWERS:
-            self._say_once(
-                f"the first {FIRST_ANSWERS} answers all ended at the length limit: what they would "
-                "have said is lost; raise --max-tokens, or let the model think less"
-            )
-        completion, most = row["completion_tokens"], self._max_tokens or 0
-        if is_cut(row) and completion is not None and completion < NO_ROOM_SHARE * most:
-            self._say_once(
-                f"{name}: the answer ended after {completion:,} of {most:,} tokens: the server's "
-                "window left no room; raise --reserve-tokens or lower --max-context-tokens",
-                "no room",
-            )
-
-    def _look_for_cut_prompt(self, row: Json, prompt: Prompt, name: str) -> None:
+        if is_cut(row):
+            self._look_at_cut_answer(row["completion_tokens"], name)
         reported = row["prompt_tokens"]
-        if prompt.counted:
-            expected = SHARE_OF_OUR_COUNT * prompt.kept_tokens
-        else:
-            expected = prompt.kept_bytes / BYTES_A_TOKEN
-        sizes = self._sizes[reported]
-        sizes.append(prompt.kept_bytes + len(row["question"].encode("utf-8", "surrogatepass")))
-        differ = max(sizes) - min(sizes) >= DIFFERENT_LENGTH
-        if reported < expected or (differ and len(set(sizes)) >= EQUAL_COUNTS):
-            self._say_once(
+        size = len(row["question"].encode("utf-8", "surrogatepass")) + prompt.kept_bytes
+        if reported is not None and self._is_too_small(reported, size, prompt):
+            self._warn(
+                "cut prompt",
                 f"{name}: the endpoint reports {reported:,} prompt tokens for "
                 f"{prompt.kept_bytes:,} bytes of chat: it may cut long prompts silently, so that "
                 "its answers are about another chat; lower --max-context-tokens to what it takes",
-                "cut prompt",
             )
 
-    def _say_once(self, text: str, kind: str = "") -> None:
-        kind = kind or text.partition(": ")[2] or text
+    def _look_at_cut_answer(self, tokens: int | None, name: str) -> None:
+        self._cut += 1
+        if self._cut == self._answers == FIRST_ANSWERS:
+            self._warn(
+                "all cut",
+                f"the first {FIRST_ANSWERS} answers all ended at the length limit: what they would "
+                "have said is lost; raise --max-tokens, or let the model think less",
+            )
+        if tokens is not None and tokens < NO_ROOM_SHARE * self._max_tokens:
+            self._warn(
+                "no room",
+                f"{name}: the answer ended after {tokens:,} of {self._max_tokens:,} tokens: the "
+                "server's window left no room; raise --reserve-tokens or lower "
+                "--max-context-tokens",
+            )
+
+    def _is_too_small(self, reported: int, size: int, prompt: Prompt) -> bool:
+        """Whether a prompt of `size` bytes, its question included, has more tokens than that."""
+        sizes = self._sizes[reported]
+        sizes.append(size)
+        differ = max(sizes) - min(sizes) >= DIFFERENT_LENGTH and len(set(sizes)) >= EQUAL_COUNTS
+        by_bytes = prompt.kept_bytes / BYTES_A_TOKEN
+        least = SHARE_OF_OUR_COUNT * prompt.kept_tokens if prompt.counted else by_bytes
+        return differ or reported < least
+
+    def _warn(self, kind: str, text: str) -> None:
         if kind not in self._said:
             self._said.add(kind)
             say(f"warning: {text}")
