@@ -38,10 +38,6 @@ ANSWER = ("response", "finish_reason", "error")
 VERDICT = ("item", "status", "level", "reply")
 
 
-# ------------------------------------------------------------------------------------------------
-# Text and markdown.
-
-
 def report_text(report: Json, title: str, markdown: bool) -> str:
     """The report for people: what hides behind the scores, the table, the verdicts, the notes."""
     rows = sorted(report["runs"], key=lambda row: -row["score"])
@@ -71,10 +67,6 @@ def _abilities(rows: Sequence[Json], markdown: bool) -> list[list[str]]:
         if differs:
             parts += [[f"Abilities of {run_name}:"], aligned(table, markdown)]
     return parts or [[LARGEST.format(*max(sizes)[1:])]]
-
-
-# ------------------------------------------------------------------------------------------------
-# Page and command line.
 
 
 def views_of(subjects: Sequence[Subject]) -> list[Row]:

@@ -87,10 +87,10 @@ def write(path: Path, report: Json) -> None:
 def finding(report: Json) -> str:
     """What the report says, in one line."""
     reference, *others = report["runs"]
-    score = f"{reference['name']}: {number(reference['score'])}"
+    name, score = reference["name"], number(reference["score"])
     verdicts = Counter(run["verdict"] for run in others)
     said = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())
-    return f"{score}; against it: {said}" if said else score
+    return f"Against {name} ({score}): {said}" if said else f"{name}: {score}"
 
 
 def legend(report: Json) -> str:

@@ -101,44 +101,34 @@ def test_verdicts(mean: float, se: float, p_holm: float, verdict: str) -> None:
     assert verdict_of(Estimate(700, 35, mean, se), p_holm, 0.03) == verdict
 
 
+ROW = {
+    "verdict": "undecided", "files": ["a"], "detectable": 0.0421, "runs_needed": 4,
+    "difference_low": -0.070, "difference": -0.041, "difference_high": -0.012,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("verdict", "words"),
     [
-        pytest.param({}, "lower by 0.041 (0.012 to 0.070)", id="lower"),
-        pytest.param(
-            {"verdict": "lower within margin"},
-            "lower by 0.041 (0.012 to 0.070), not worse by more than 0.03",
-            id="both",
-        ),
-        pytest.param({"verdict": "higher"}, "higher by 0.041 (0.012 to 0.070)", id="higher"),
-        pytest.param({"verdict": "not worse"}, "not worse by more than 0.03", id="not-worse"),
-        pytest.param({"verdict": "reference"}, "reference", id="reference"),
-        pytest.param(
-            {"verdict": "undecided"},
-            UNDECIDED + "about 4 runs of each would settle 0.03",
-            id="undecided",
-        ),
-        pytest.param(
-            {"verdict": "undecided", "files": ["a", "b"]},
-            UNDECIDED + "about 8 runs of each would settle 0.03",
-            id="undecided-although-asked-twice",
-        ),
-        pytest.param(
-            {"verdict": "undecided", "runs_needed": 1},
-            UNDECIDED + "about 2 runs of each would settle 0.03",
-            id="undecided-close-to-the-margin",
-        ),
-        pytest.param(
-            {"verdict": "undecided", "detectable": None, "runs_needed": None},
-            "undecided: too few chats in common with the reference",
-            id="undecided-without-an-interval",
-        ),
+        ("lower", "lower by 0.041 (0.012 to 0.070)"),
+        ("lower within margin", "lower by 0.041 (0.012 to 0.070), not worse by more than 0.03"),
+        ("higher", "higher by 0.041 (0.012 to 0.070)"),
+        ("not worse", "not worse by more than 0.03"),
+        ("reference", "reference"),
+        ("undecided", UNDECIDED + "about 4 runs of each would settle 0.03"),
     ],
 )
-def test_verdict_in_words(changes: dict[str, Any], words: str) -> None:
-    ends = {"difference_low": -0.070, "difference": -0.041, "difference_high": -0.012}
-    row = {"verdict": "lower", "files": ["a"], **ends, "detectable": 0.0421, "runs_needed": 4}
-    assert words_of(row | changes, 0.03) == words
+def test_verdict_in_words(verdict: str, words: str) -> None:
+    assert words_of(ROW | {"verdict": verdict}, 0.03) == words
+
+
+def test_undecided_names_more_runs_than_there_were() -> None:
+    twice = words_of(ROW | {"files": ["a", "b"]}, 0.03)
+    assert twice == UNDECIDED + "about 8 runs of each would settle 0.03"
+    close = words_of(ROW | {"runs_needed": 1}, 0.03)
+    assert close == UNDECIDED + "about 2 runs of each would settle 0.03"
+    unknown = words_of(ROW | {"detectable": None, "runs_needed": None}, 0.03)
+    assert unknown == "undecided: too few chats in common with the reference"
 
 
 def test_files_of_one_run_are_averaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,64 +283,46 @@ def test_refusals(
     assert said in refused(capsys, *(argument.format(**paths) for argument in arguments))
 
 
-@pytest.mark.parametrize(
-    ("changes", "note"),
-    [
-        pytest.param(
-            {"settings__body": {"model": "judge-2"}},
-            "judge's model differs: judge-2, reference: judge-1 (b, c)",
-            id="judge",
-        ),
-        pytest.param(
-            {"settings__criterion_prompt": "builtin"},
-            "judge's criterion_prompt differs: builtin, reference: official (b, c)",
-            id="prompt",
-        ),
-        pytest.param(
-            {"settings__event_ordering": "tau"},
-            "judge's event_ordering differs: tau, reference: strict (b, c)",
-            id="mode",
-        ),
-        pytest.param(
-            {"answers__data": {}}, "data differs: unknown; 2 chats, reference:", id="data"
-        ),
-        pytest.param(
-            {"answers__settings__body": {"model": "m", "temperature": 0.6}},
-            "answers' temperature differs: 0.6, reference: 1.0 (b, c)",
-            id="sampling",
-        ),
-        pytest.param(
-            {"answers__settings__body": {"model": "m", "temperature": 1.0}},
-            "answers' max_tokens differs: not set, reference: 1000 (b, c)",
-            id="setting-not-sent",
-        ),
-        pytest.param(
-            {"answers__settings__body": {"thinking": {"type": "disabled"}}},
-            "answers' thinking differs: {'type': 'disabled'}, reference: not set (b, c)",
-            id="setting-only-of-one",
-        ),
-        pytest.param({"mixed": True}, "judged partly with other settings (b, c)", id="mixed"),
-        pytest.param({}, "verdicts: 1 unreadable, 0 failed calls (b, c)", id="unreadable"),
-        pytest.param(
-            {"answers__shrunk": {"1": 7}}, "chats cut further to fit the endpoint: 1", id="shrunk"
-        ),
-        pytest.param(
-            {"selected": {"1": {"abstention": 9}}}, "scored: 2 of 9 selected", id="partial"
-        ),
-        pytest.param(
-            {"without": ["record"]}, "settings of the judge are unknown (b, c)", id="no-record"
-        ),
-    ],
-)
-def test_notes_are_made_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], note: str
-) -> None:
+def test_notes_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {
+        "settings__body": {"model": "judge-2", "temperature": 0.3},
+        "settings__criterion_prompt": "builtin",
+        "settings__event_ordering": "tau",
+        "answers__data": {},
+        "answers__settings__body": {"model": "m", "temperature": 0.6, "thinking": {"x": 1}},
+        "answers__shrunk": {"1": 7},
+        "mixed": True,
+        "selected": {"1": {"abstention": 9}},
+    }
     run = [question(1, None, 1.0), question(2, 1.0)]
     paths = [write_run(tmp_path / "a", questions(2, [1.0]))]
     paths += [f"{name}={write_run(tmp_path / name, run, **changes)}" for name in "bc"]
     notes = as_json(capsys, *paths)["notes"]
-    assert len([text for text in notes if note in text]) == 1
-    assert report(capsys, *paths).count(note) == 1
+    said = [
+        "chats cut further to fit the endpoint: 1",
+        "judged partly with other settings",
+        "scored: 2 of 9 selected questions",
+        "verdicts: 1 unreadable, 0 failed calls",
+        "answers' max_tokens differs: not set, reference: 1000",
+        "answers' temperature differs: 0.6, reference: 1.0",
+        "answers' thinking differs: {'x': 1}, reference: not set",
+        "data differs: unknown; 2 chats, reference: questions 11111111, chats 22222222; 2 chats",
+        "judge's criterion_prompt differs: builtin, reference: official",
+        "judge's event_ordering differs: tau, reference: strict",
+        "judge's model differs: judge-2, reference: judge-1",
+    ]
+    assert notes == [f"{note} (b, c)" for note in said]
+    text = report(capsys, *paths)
+    assert all(text.count(note) == 1 for note in notes)
+
+
+def test_run_without_a_record_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = questions(2, [1.0])
+    paths = [write_run(tmp_path / "a", run), write_run(tmp_path / "b", run, without=["record"])]
+    unknown = [
+        f"settings of the {whose} are unknown ({paths[1]})" for whose in ("judge", "answers")
+    ]
+    assert as_json(capsys, *paths)["notes"] == unknown
 
 
 def test_runs_that_agree_have_no_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

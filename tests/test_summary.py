@@ -106,39 +106,21 @@ def test_judge_that_does_not_answer_in_the_form_is_named_first(
     ("changes", "said"),
     [
         pytest.param({"selected": {}}, "scored: 4 of unknown selected", id="selection-unknown"),
-        pytest.param(
-            {"selected": {"1": {"abstention": 2}, "7": {"summarization": 5}}},
-            "scored: 4 of 7 selected",
-            id="stopped-half-way",
-        ),
+        pytest.param({"selected": {"1": {"a": 2}, "7": {"b": 5}}}, "scored: 4 of 7", id="half-way"),
         pytest.param({"mixed": True}, "judged partly with other settings", id="mixed-judge"),
-        pytest.param(
-            {"answers__mixed": True},
-            "answered partly with other settings",
-            id="mixed-answers",
-        ),
-        pytest.param(
-            {"answers__shrunk": {"3": 120, "5": 7}},
-            "chats cut further to fit the endpoint: 2",
-            id="shrunk",
-        ),
-        pytest.param(
-            {"foreign": ["x"]}, "scores of another tool, without verdicts: 1", id="foreign"
-        ),
+        pytest.param({"answers__mixed": True}, "answered partly with other", id="mixed-answers"),
+        pytest.param({"answers__shrunk": {"3": 120, "5": 7}}, "fit the endpoint: 2", id="shrunk"),
+        pytest.param({"foreign": ["x"]}, "another tool, without verdicts: 1", id="foreign"),
         pytest.param({"missing_shards": ["2/3", "3/3"]}, "missing shards: 2/3, 3/3", id="shards"),
         pytest.param({}, "answers' base_url: http://host/v1\n", id="endpoint"),
         pytest.param({}, "judge's criterion_prompt: official\njudge's ordering_", id="prompts"),
-        pytest.param(
-            {"settings__event_ordering": "tau"}, "event_ordering: tau", id="other-ordering-mode"
-        ),
+        pytest.param({"settings__event_ordering": "tau"}, "event_ordering: tau", id="other-mode"),
         pytest.param(
             {"answers__served": {"m-fp8 via x": 3, "m": 1}},
             "served as m-fp8 via x (3), m (1)\n",
             id="served-by-another-model",
         ),
-        pytest.param(
-            {"answers__settings": {}}, "of the answers are unknown", id="no-answers-record"
-        ),
+        pytest.param({"answers__settings": {}}, "of the answers are unknown", id="no-record"),
     ],
 )
 def test_what_the_record_says(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
