@@ -41,12 +41,12 @@ from beam_common.cli import (
 from beam_common.dry_run import dry_run
 from beam_common.endpoint import encode_body, encode_json, request_parameters
 from beam_common.failure import Failure, Flags
-from beam_common.files import sidecar_path
+from beam_common.files import sha256_of_file
 from beam_common.jsonl import RESUME
 from beam_common.messages import UsageError, plural, say
 from beam_common.progress import Progress
 from beam_common.questions import data_files, selected_questions
-from beam_common.record import Record, counted, new_record
+from beam_common.record import Record, counted, new_record, outcome_columns
 from beam_common.release import tag_of
 from beam_common.reply import Outcome, Reply
 from beam_common.request import announce, closing, for_chat, start_run
@@ -54,7 +54,6 @@ from beam_common.rowlog import RowLog, output_path
 from beam_common.rows import Message, QuestionRow, Row, identity, is_empty, key_of, name_of
 from beam_common.run import Ended
 from beam_common.schedule import Group, Job, Order
-from beam_common.settings import bind_settings
 from beam_common.tally import Suspicions, Tally
 from beam_common.tokens import KIMI, load_counter
 
@@ -105,17 +104,12 @@ def request_settings(args: Args) -> Row:
 
 def answer_row(question: QuestionRow, outcome: Outcome) -> Row:
     """The line of an answered or failed question."""
-    error = outcome.text if isinstance(outcome, Failure) else None
-    reply = Reply("") if isinstance(outcome, Failure) else outcome
     return identity(question) | {
         "question": question["question"],
         "gold_answer": question["gold_answer"],
         "rubric": question["rubric"],
-        "response": reply.text,
-        "finish_reason": reply.finish_reason,
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "error": error,
+        "response": "" if isinstance(outcome, Failure) else outcome.text,
+        **outcome_columns(outcome),
     }
 
 
@@ -235,15 +229,14 @@ def opened_record(
     args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Row, log: RowLog
 ) -> Record:
     """The record of this run, bound to what the output holds."""
-    path = sidecar_path(args.output, ".run.json")
-    binding = any(row["error"] is None for row in log.rows.values())
-    content, earlier = bind_settings(path, new, binding=binding, allow_mixed=args.allow_mixed)
+    record = Record(args, new, log.rows.values(), args.model)
+    content, earlier = record.content, record.earlier
     content["selected"] = counted(questions, earlier.get("selected", {}))
-    content["shard"] = sorted({*earlier.get("shard", []), *new["shard"]})
-    if earlier.get("data") == new["data"]:
+    content["shard"] = sorted({*earlier.get("shard", []), *content["shard"]})
+    if earlier.get("data") == content["data"]:
         chats.shrunk.update(earlier.get("shrunk", {}))
     content["shrunk"] = dict(chats.shrunk)
-    return Record(path, content, args.model)
+    return record
 
 
 def say_done(args: Args, tally: Tally) -> None:
@@ -330,11 +323,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     file.check(questions, questions_file)
     chats = Chats(file, counter, budget)
     if args.dry_run:
-        chats.prepare(dict.fromkeys(str(q["chat_id"]) for q in questions))
+        chats.prepare(str(question["chat_id"]) for question in questions)
         print("\n".join(dry_run(questions, chats, budget)))
         return 0
-    new = new_record(args, request_settings(args), file.sha256, questions_file)
+    new = new_record("beam_generate.py", args, request_settings(args))
     new["settings"] |= {"tokenizer": counter.name if counter else "", "budget": budget}
+    new["data"] = {
+        "tag": "" if args.chats_file or args.questions_file else args.tag,
+        "questions_sha256": sha256_of_file(questions_file),
+        "chats_sha256": file.sha256,
+    }
+    new["shard"] = ["/".join(map(str, args.shard))]
+    run = ("concurrency", "open_chats", "max_retries", "timeout", "on_overflow")
+    new["run"] = {name: getattr(args, name) for name in run}
     return generate(args, questions, chats, new, key)
 
 

@@ -35,7 +35,6 @@ from beam_common.cli import (
     normalise_base_url,
     positive_int,
     public_text,
-    shown_url,
 )
 from beam_common.endpoint import encode_body, encode_json, request_parameters
 from beam_common.failure import Failure, Flags
@@ -44,14 +43,13 @@ from beam_common.jsonl import SCORE, VERDICT
 from beam_common.messages import plural, say
 from beam_common.progress import Progress, short_count
 from beam_common.prompts import ALIGNMENT, criterion_template, ordering_template
-from beam_common.record import Record
+from beam_common.record import Record, new_record
 from beam_common.reply import Reply
 from beam_common.request import announce, closing, for_chat, start_run
 from beam_common.rowlog import RowLog, output_path
 from beam_common.rows import Json, Row, key_of, name_of
 from beam_common.run import Ended
 from beam_common.schedule import Group, Job, Order
-from beam_common.settings import bind_settings, now_text, package_versions
 from beam_common.summary import load_run, summary_lines
 
 FLAGS = Flags("--judge-", ("temperature", "max_tokens", "reasoning_effort", "model"))
@@ -81,12 +79,19 @@ class Judge:
         for group in groups:
             for call in group.item.calls:
                 group.add(key_of(call.answer), call)
+        if len(questions) < total:
+            say(f"{self.args.output}: {plural(total - len(questions), 'answer')} scored already")
+        calls = plural(sum(len(question.calls) for question in questions), "call")
+        what = f"judging {plural(len(questions), 'answer')} by {calls}"
+        announce(self.args, f"{what} with {self.args.judge_model}")
         body = request_settings(self.args)
         self.settings = encode_json(body)
         order = Order(groups, open_limit=1, opener_first=False)
         self.run = start_run(self.args, key, FLAGS, body, order)
         self.progress = Progress(total, total - len(questions), "question", self.status)
-        return await self.run.go(self.judge, self.progress)
+        ended = await self.run.go(self.judge, self.progress)
+        say(f"this run: {self.status()}, {self.counts['completion']:,} out")
+        return ended
 
     async def judge(self, job: Job) -> None:
         """Ask for one verdict until it can be read, and save each reply."""
@@ -128,24 +133,6 @@ class Judge:
 # From the files to what is left, and back.
 
 
-def new_record(args: Args, prompts: Prompts) -> Row:
-    """What scores.run.json holds; `settings` and `answers` bind a later resume."""
-    folder = args.output.resolve().parent
-    return {
-        "program": "beam_judge.py",
-        "output": args.output.name,
-        "started": [now_text()],
-        "settings": {
-            "base_url": shown_url(args.base_url),
-            "body": request_settings(args),
-            **prompts.settings(),
-        },
-        **describe(args.answers, args.allow_mixed),
-        "files": [os.path.relpath(path.resolve(), folder) for path in args.answers],
-        "versions": package_versions(["openai", "httpx2"]),
-    }
-
-
 def judge(args: Args, prompts: Prompts, answers: Answers, key: str) -> int:
     """Judge what the output does not hold yet, then print the summary; the exit code."""
     known = Known(1 + args.parse_retries, args.retry_errors)
@@ -166,7 +153,8 @@ def judge(args: Args, prompts: Prompts, answers: Answers, key: str) -> int:
         scores.append([row for row in rows if row["score"] != had.get(key_of(row))])
         ended = Ended(0)
         if left:
-            ended = ask(Judge(args, scores, verdicts, record), left, len(questions), key)
+            judging = Judge(args, scores, verdicts, record).go(left, len(questions), key)
+            ended = asyncio.run(judging)
         record.save()
         scores.compact()
     if scores.rows:
@@ -177,20 +165,19 @@ def judge(args: Args, prompts: Prompts, answers: Answers, key: str) -> int:
 
 def opened_record(args: Args, prompts: Prompts, scores: RowLog, verdicts: RowLog) -> Record:
     """The record of this run, bound to what the output holds."""
-    path = sidecar_path(args.output, ".run.json")
-    content, earlier = bind_settings(
-        path,
-        new_record(args, prompts),
-        binding=bool(scores.rows) or any(not row["error"] for row in verdicts.rows.values()),
-        allow_mixed=args.allow_mixed,
-    )
+    new = new_record("beam_judge.py", args, request_settings(args))
+    new["settings"] |= prompts.settings()
+    new |= describe(args.answers, args.allow_mixed)
+    folder = args.output.resolve().parent
+    new["files"] = [os.path.relpath(path.resolve(), folder) for path in args.answers]
+    rows = [*scores.rows.values(), *verdicts.rows.values()]
+    record = Record(args, new, rows, args.judge_model)
     judged = {question for question, _ in verdicts.rows}
     foreign = [name_of(question) for question in scores.rows if question not in judged]
-    content["foreign"] = earlier.get("foreign", []) if earlier else foreign
-    if missing := content["missing_shards"]:
+    record.content["foreign"] = record.earlier.get("foreign", []) if record.earlier else foreign
+    if missing := new["missing_shards"]:
         shards = ", ".join(missing)
         say(f"warning: no answers of shard {shards}: it has no chats, or a part is missing")
-    record = Record(path, content, args.judge_model)
     record.save()
     return record
 
@@ -201,17 +188,6 @@ def has_criterion(answer: Json) -> bool:
         return True
     say(f"warning: {name_of(key_of(answer))} has no criterion in its rubric: left unscored")
     return False
-
-
-def ask(judge: Judge, left: Sequence[Question], total: int, key: str) -> Ended:
-    if len(left) < total:
-        say(f"{judge.args.output}: {plural(total - len(left), 'answer')} scored already")
-    calls = sum(len(question.calls) for question in left)
-    what = f"judging {plural(len(left), 'answer')} by {plural(calls, 'call')}"
-    announce(judge.args, f"{what} with {judge.args.judge_model}")
-    ended = asyncio.run(judge.go(left, total, key))
-    say(f"this run: {judge.status()}, {judge.counts['completion']:,} out")
-    return ended
 
 
 # ------------------------------------------------------------------------------------------------

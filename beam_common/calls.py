@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from beam_common.failure import Failure
 from beam_common.files import sha256_of_text
 from beam_common.prompts import Template, numbered
+from beam_common.record import outcome_columns
 from beam_common.reply import Outcome, Reply
 from beam_common.rows import ABSTENTION, EVENT_ORDERING, Json, QuestionKey, Row, identity, key_of
 from beam_common.verdict import (
@@ -71,20 +72,19 @@ class Call:
 
     def row(self, sha256: str, outcome: Outcome) -> Row:
         """The line of one reply, or of the failure of the call; `sha256`: the prompt's."""
-        error = outcome.text if isinstance(outcome, Failure) else None
-        reply = Reply("") if isinstance(outcome, Failure) else outcome
-        level = None if error else self.read(reply)
+        if isinstance(outcome, Failure):
+            status, level, text = "failed", None, None
+        else:
+            level, text = self.read(outcome), outcome.text
+            status = "unreadable" if level is None else "scored"
         return identity(self.answer) | {
             "item": self.item,
             "criterion": self.criterion,
             "prompt_sha256": sha256,
-            "status": "failed" if error else "unreadable" if level is None else "scored",
+            "status": status,
             "level": level,
-            "reply": None if error else reply.text,
-            "finish_reason": reply.finish_reason,
-            "prompt_tokens": reply.prompt_tokens,
-            "completion_tokens": reply.completion_tokens,
-            "error": error,
+            "reply": text,
+            **outcome_columns(outcome),
         }
 
 

@@ -1,42 +1,39 @@
-"""The record of a generation run: its settings, what was selected, which model answered."""
+"""What is recorded of a run: its settings, what was selected, which model answered."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace as Args
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from beam_common.cli import shown_url
-from beam_common.files import sha256_of_file
+from beam_common.failure import Failure
+from beam_common.files import sidecar_path
 from beam_common.messages import one_line, say
-from beam_common.reply import Reply
-from beam_common.rows import QuestionRow, Row
-from beam_common.settings import now_text, package_versions, save_sidecar
+from beam_common.reply import Outcome, Reply
+from beam_common.rows import Json, QuestionRow, Row
+from beam_common.settings import bind_settings, now_text, package_versions, save_sidecar
 
 
-def new_record(args: argparse.Namespace, body: Row, chats_sha256: str, questions: Path) -> Row:
-    """What answers.run.json holds; `settings` and `data` bind a later resume."""
-    named = args.chats_file or args.questions_file
+def new_record(program: str, args: Args, body: Row) -> Row:
+    """What the record of either program holds; `settings` binds a later resume."""
     return {
-        "program": "beam_generate.py",
+        "program": program,
         "output": args.output.name,
         "started": [now_text()],
-        "settings": {
-            "base_url": shown_url(args.base_url),
-            "body": body,
-        },
-        "data": {
-            "tag": "" if named else args.tag,
-            "questions_sha256": sha256_of_file(questions),
-            "chats_sha256": chats_sha256,
-        },
-        "shard": ["/".join(map(str, args.shard))],
-        "run": {
-            name: getattr(args, name)
-            for name in ("concurrency", "open_chats", "max_retries", "timeout", "on_overflow")
-        },
+        "settings": {"base_url": shown_url(args.base_url), "body": body},
         "versions": package_versions(["openai", "httpx2", "tiktoken", "transformers"]),
+    }
+
+
+def outcome_columns(outcome: Outcome) -> Row:
+    """What a row says of a reply besides its text, or of a failure."""
+    reply = Reply("") if isinstance(outcome, Failure) else outcome
+    return {
+        "finish_reason": reply.finish_reason,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "error": outcome.text if isinstance(outcome, Failure) else None,
     }
 
 
@@ -51,11 +48,19 @@ def counted(questions: Sequence[QuestionRow], earlier: Row) -> Row:
 
 
 class Record:
-    """answers.run.json while the run lasts: which model answered, which chats were cut further."""
+    """The file .run.json beside an output while the run lasts.
 
-    def __init__(self, path: Path, content: Row, asked: str) -> None:
-        self._path, self.content, self._asked = path, content, asked
-        self._served: Counter[str] = Counter(content.get("served", {}))
+    UsageError where one of the output's `rows` was made with other settings than those of `new`.
+    `asked`: the model that is asked for.
+    """
+
+    def __init__(self, args: Args, new: Row, rows: Iterable[Json], asked: str) -> None:
+        self._path, self._asked = sidecar_path(args.output, ".run.json"), asked
+        binding = any(row.get("error") is None for row in rows)
+        self.content, self.earlier = bind_settings(
+            self._path, new, binding=binding, allow_mixed=args.allow_mixed
+        )
+        self._served: Counter[str] = Counter(self.content.get("served", {}))
 
     def note_model(self, reply: Reply) -> bool:
         """Count the model that a reply names; whether it is a new one.
