@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +17,12 @@ from beam_common.messages import StoppedEarly, UsageError, say
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 MAKE_ROOM = "make room or mend the drive, then start again"
+PLACEHOLDERS = {
+    b"version https://git-lfs": "a Git LFS pointer, not the file itself: fetch it with `git lfs "
+    "pull`",
+    b"<": "an HTML page, not the file itself: fetch it anew",
+    b"404: Not Found": 'a server\'s "404: Not Found", not the file itself: fetch it anew',
+}
 REFUSED_BY_DRIVE = (errno.EPERM, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS, errno.ENOTTY)
 
 
@@ -39,13 +46,7 @@ def is_gzip(file: BinaryIO) -> bool:
 def placeholder(content: bytes) -> str:
     """What stands in the place of a file, told by its beginning; empty where nothing does."""
     start = content[:200].removeprefix(b"\xef\xbb\xbf").lstrip()
-    if start.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"
-    if start.startswith(b"<"):
-        return "an HTML page, not the file itself: fetch it anew"
-    if start.startswith(b"404: Not Found"):
-        return 'a server\'s "404: Not Found", not the file itself: fetch it anew'
-    return ""
+    return next((what for mark, what in PLACEHOLDERS.items() if start.startswith(mark)), "")
 
 
 def open_maybe_gzip(path: Path) -> BinaryIO:
@@ -103,7 +104,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 def _keep_mode(path: Path, new: Path) -> None:
     try:
-        new.chmod(path.stat().st_mode & 0o777)
+        shutil.copymode(path, new)
     except OSError as error:
         _say_once(f"warning: this drive refuses file modes ({error.strerror}): left as they are")
 

@@ -12,7 +12,7 @@ from beam_common.files import sidecar_path
 from beam_common.messages import one_line, say
 from beam_common.reply import Outcome, Reply
 from beam_common.rows import Json, QuestionRow, Row
-from beam_common.settings import bind_settings, now_text, package_versions, save_sidecar
+from beam_common.settings import bind_settings, now_text, save_sidecar
 
 
 def new_record(program: str, args: Args, body: Row) -> Row:
@@ -22,7 +22,6 @@ def new_record(program: str, args: Args, body: Row) -> Row:
         "output": args.output.name,
         "started": [now_text()],
         "settings": {"base_url": shown_url(args.base_url), "body": body},
-        "versions": package_versions(["openai", "httpx2", "tiktoken", "transformers"]),
     }
 
 

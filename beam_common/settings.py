@@ -5,9 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import sys
-from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -143,17 +140,6 @@ def bind_settings(path: Path, new: Row, *, binding: bool, allow_mixed: bool) -> 
     if found or not earlier:
         record["mixed"] = True
     return record, earlier
-
-
-def package_versions(names: Iterable[str]) -> dict[str, str]:
-    """Versions of Python and of installed packages, for the record."""
-    found = {"python": sys.version.split()[0]}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def now_text() -> str:

@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -252,7 +253,7 @@ def test_a_drive_without_locks_flushes_and_modes_is_said_and_goes_on(
 
     files._say_once.cache_clear()
     with monkeypatch.context() as drive:
-        for place, name in ((fcntl, "flock"), (os, "fsync"), (Path, "chmod")):
+        for place, name in ((fcntl, "flock"), (os, "fsync"), (shutil, "copymode")):
             drive.setattr(place, name, refuse)
         with RowLog(path, ANSWER) as log:
             for text in ("old", "new"):
