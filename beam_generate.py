@@ -20,6 +20,7 @@ import shlex
 import time
 from argparse import Namespace as Args
 from collections.abc import Sequence
+from pathlib import Path
 
 from beam_common import command
 from beam_common.chats import Chats, ChatsFile, Prompt
@@ -39,7 +40,7 @@ from beam_common.cli import (
     shard,
 )
 from beam_common.dry_run import dry_run
-from beam_common.endpoint import encode_body, encode_json, request_parameters
+from beam_common.endpoint import encode_json, request_parameters
 from beam_common.failure import Failure, Flags
 from beam_common.files import sha256_of_file
 from beam_common.jsonl import RESUME
@@ -49,9 +50,9 @@ from beam_common.questions import data_files, selected_questions
 from beam_common.record import Record, counted, new_record, outcome_columns
 from beam_common.release import tag_of
 from beam_common.reply import Outcome, Reply
-from beam_common.request import announce, closing, for_chat, start_run
+from beam_common.request import announce, body_of, closing, start_run
 from beam_common.rowlog import RowLog, output_path
-from beam_common.rows import Message, QuestionRow, Row, identity, is_empty, key_of, name_of
+from beam_common.rows import QuestionRow, Row, identity, is_empty, key_of, name_of
 from beam_common.run import Ended
 from beam_common.schedule import Group, Job, Order
 from beam_common.tally import Suspicions, Tally
@@ -70,9 +71,9 @@ FLAGS = Flags(
 # Pure rules.
 
 
-def final_message(question: str) -> Message:
-    """The one message that follows the chat's own."""
-    return {"role": "user", "content": f"{NOTE}\nQuestion: {question}"}
+def final_message(question: str) -> str:
+    """The text of the one message that follows the chat's own."""
+    return f"{NOTE}\nQuestion: {question}"
 
 
 def content_budget(args: Args) -> int | None:
@@ -156,9 +157,8 @@ class Generation:
         async def body() -> list[bytes]:
             nonlocal prompt
             prompt = await self.chats.prompt(job.group.item)
-            settings = for_chat(self.settings, job.group.item)
-            last = encode_json(final_message(question["question"]))
-            return encode_body(settings, prompt.pieces, last)
+            text = final_message(question["question"])
+            return body_of(self.settings, job.group.item, text, prompt.pieces)
 
         def shortened(failure: Failure) -> bool:
             wanted = failure.overflow and self.args.on_overflow == "shrink"
@@ -223,6 +223,20 @@ def generate(args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Ro
     code = closing(ended, "")
     say_next(args, tally.counts["failed"])
     return code
+
+
+def described(args: Args, questions_file: Path, chats_sha256: str) -> Row:
+    """What answers.run.json holds; `settings` and `data` bind a later resume."""
+    run = ("concurrency", "open_chats", "max_retries", "timeout", "on_overflow")
+    return new_record("beam_generate.py", args, request_settings(args)) | {
+        "data": {
+            "tag": "" if args.chats_file or args.questions_file else args.tag,
+            "questions_sha256": sha256_of_file(questions_file),
+            "chats_sha256": chats_sha256,
+        },
+        "shard": ["/".join(map(str, args.shard))],
+        "run": {name: getattr(args, name) for name in run},
+    }
 
 
 def opened_record(
@@ -304,10 +318,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.output = output_path(args.output)
     key = ""
     if not args.dry_run:
-        for flag in ("model", "base_url"):
-            if not getattr(args, flag):
-                name = flag.replace("_", "-")
-                raise UsageError(f"--{name} is required (or --dry-run; see --help)")
+        for flag, value in (("--model", args.model), ("--base-url", args.base_url)):
+            if not value:
+                raise UsageError(f"{flag} is required (or --dry-run; see --help)")
         args.base_url = normalise_base_url(args.base_url, "--base-url")
         key = api_key(args.api_key, "BEAM_API_KEY", "--api-key")
     chats_file, questions_file = data_files(args.tag, args.chats_file, args.questions_file)
@@ -326,16 +339,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         chats.prepare(str(question["chat_id"]) for question in questions)
         print("\n".join(dry_run(questions, chats, budget)))
         return 0
-    new = new_record("beam_generate.py", args, request_settings(args))
+    new = described(args, questions_file, file.sha256)
     new["settings"] |= {"tokenizer": counter.name if counter else "", "budget": budget}
-    new["data"] = {
-        "tag": "" if args.chats_file or args.questions_file else args.tag,
-        "questions_sha256": sha256_of_file(questions_file),
-        "chats_sha256": file.sha256,
-    }
-    new["shard"] = ["/".join(map(str, args.shard))]
-    run = ("concurrency", "open_chats", "max_retries", "timeout", "on_overflow")
-    new["run"] = {name: getattr(args, name) for name in run}
     return generate(args, questions, chats, new, key)
 
 

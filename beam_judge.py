@@ -36,7 +36,7 @@ from beam_common.cli import (
     positive_int,
     public_text,
 )
-from beam_common.endpoint import encode_body, encode_json, request_parameters
+from beam_common.endpoint import encode_json, request_parameters
 from beam_common.failure import Failure, Flags
 from beam_common.files import sha256_of_text, sidecar_path
 from beam_common.jsonl import SCORE, VERDICT
@@ -45,7 +45,7 @@ from beam_common.progress import Progress, short_count
 from beam_common.prompts import ALIGNMENT, criterion_template, ordering_template
 from beam_common.record import Record, new_record
 from beam_common.reply import Reply
-from beam_common.request import announce, closing, for_chat, start_run
+from beam_common.request import announce, body_of, closing, start_run
 from beam_common.rowlog import RowLog, output_path
 from beam_common.rows import Json, Row, key_of, name_of
 from beam_common.run import Ended
@@ -100,8 +100,7 @@ class Judge:
         sha256 = sha256_of_text(text)
 
         async def body() -> list[bytes]:
-            settings = for_chat(self.settings, job.question[0])
-            return encode_body(settings, [], encode_json({"role": "user", "content": text}))
+            return body_of(self.settings, job.question[0], text)
 
         for _ in range(call.tries):
             outcome = await self.run.ask(job, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace as Args
+from collections.abc import Sequence
 from dataclasses import replace
 
 from beam_common.cli import shown_url
@@ -19,17 +20,21 @@ SMALLEST_LIMIT = 2**26  # bytes of a reply that are read in any case
 BYTES_A_TOKEN = 2048  # the most that a token of a reply may take, events and all
 
 
-def for_chat(settings: bytes, chat_id: str) -> bytes:
-    """Encoded settings with the chat's id in its place: caches are kept apart by such keys."""
-    return settings.replace(CHAT_ID, encode_json(chat_id)[1:-1])
+def body_of(settings: bytes, chat_id: str, text: str, before: Sequence[bytes] = ()) -> list[bytes]:
+    """A body whose last message is the user's `text`, in slices.
+
+    `settings`: all but the messages, as JSON, in which the chat's id gets its place, since caches
+    are kept apart by such keys; `before`: the messages before, each followed by a comma.
+    """
+    settings = settings.replace(CHAT_ID, encode_json(chat_id)[1:-1])
+    return encode_body(settings, before, encode_json({"role": "user", "content": text}))
 
 
 def probe(settings: Json) -> list[bytes]:
     """A one-line chat with a run's settings that asks for one token."""
     limits = settings.keys() & {"max_tokens", "max_completion_tokens"}
     short = {**settings, **dict.fromkeys(limits, 1)}
-    last = encode_json({"role": "user", "content": "Hello"})
-    return encode_body(for_chat(encode_json(short), "probe"), [], last)
+    return body_of(encode_json(short), "probe", "Hello")
 
 
 def longest_reply(settings: Json) -> int:
