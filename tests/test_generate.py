@@ -406,6 +406,7 @@ def test_what_is_in_flight_at_a_stop_is_kept(
     def script(request: Recorded) -> Answer:
         match question_of(request):
             case "1.1?":
+                bench.wait(lambda: len(bench.asked) >= 6)  # both chats' openers are saved
                 return NO
             case "2.1?":
                 bench.wait(lambda: len(bench.asked) == 7)
