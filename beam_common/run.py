@@ -75,10 +75,10 @@ class Run:
         self._probing: asyncio.Task[None] | None = None
         self._pause_until = self._next_note = 0.0
         self._stopped: Ended | None = None
-        self._broken: BaseException | None = None
+        self._broken: Exception | None = None
         self._over = asyncio.Event()
         self.errors = Repeats()
-        self._answers = 0
+        self._has_answered = False
         self._last = ""  # failure that was final
 
     def in_flight(self) -> str:
@@ -159,7 +159,6 @@ class Run:
             else:
                 self._jobs.add(job)
                 job.task = asyncio.create_task(self._do(job))
-        self._look_at_failures()
         self._look_for_end()
 
     def _may_send(self) -> bool:
@@ -216,7 +215,7 @@ class Run:
     # -- what follows from an outcome ------------------------------------------------------------
 
     def _answered(self, job: Job) -> None:
-        self._answers += 1
+        self._has_answered = True
         self.places.answered()
         self.order.begun(job, time.monotonic())
         self._replied()
@@ -267,7 +266,8 @@ class Run:
         until = time.monotonic() + seconds
         if until > self._pause_until:
             self._pause_until = until
-            asyncio.get_running_loop().call_later(seconds + 0.001, self.send)
+            loop = asyncio.get_running_loop()
+            loop.call_later(seconds + 0.001, loop.call_soon, self.send)
 
     # -- outages ---------------------------------------------------------------------------------
 
@@ -299,29 +299,26 @@ class Run:
         self.send()
         return await held
 
-    def _look_at_failures(self) -> None:
-        """Stop a run in which too many questions failed in a row."""
-        questions = {job.question for job in self._held}
-        chats = {chat for chat, _, _ in questions}
-        most = self._args.stop_after_failures
-        enough = most and len(questions) >= most and len(chats) >= min(2, self.order.chats)
-        if enough and not self._outage.down:
-            failed = f"{plural(len(questions), 'question')} in a row failed"
-            wrong = "which looks like a wrong setting; none of them is recorded. The last one"
-            self.stop(Ended(1, f"{failed}, {wrong}: {self._last}"))
-
     def _release_held(self, jobs: Iterable[Job], record: bool) -> None:
         for job in list(jobs):
             if held := self._held.pop(job, None):
                 held.set_result(record)
 
     def _look_for_end(self) -> None:
+        """End a run with nothing left to do, or in which too many questions failed in a row."""
         if not self._jobs and (self._stopped or self.order.over):
             self._over.set()
-        if self._stopped or self._outage.down or not self.order.over:
+        if self._stopped or self._outage.down or not self._held:
             return
-        if self._held and len(self._held) == len(self._jobs):
-            if self._answers:
+        questions = {job.question for job in self._held}
+        chats = {chat for chat, _, _ in questions}
+        most = self._args.stop_after_failures
+        if most and len(questions) >= most and len(chats) >= min(2, self.order.chats):
+            failed = f"{plural(len(questions), 'question')} in a row failed"
+            wrong = "which looks like a wrong setting; none of them is recorded. The last one"
+            self.stop(Ended(1, f"{failed}, {wrong}: {self._last}"))
+        elif self.order.over and len(self._held) == len(self._jobs):
+            if self._has_answered:
                 self._release_held(self._held, True)
             else:
                 self.stop(Ended(1, f"nothing was answered, nothing is recorded: {self._last}"))
