@@ -25,9 +25,8 @@ from beam_common.jsonl import IDENTITY
 from beam_common.rows import Json, Row
 from beam_common.stats import ALPHA
 from beam_common.summary import summary_lines
-from beam_common.tables import HEADS, NUMBERS, aligned, cells_of, escaped, numbers_of
+from beam_common.tables import ABOUT, HEADS, NUMBERS, aligned, cells_of, escaped, numbers_of
 
-ABOUT = "Intervals are about other chats; a rerun on the same chats varies less."
 LARGEST = (
     "abilities: none differs beyond chance, the largest difference is {} ({}, {}); two equal "
     "models on 35 chats show 0.086 (median), one pair in twenty 0.146"

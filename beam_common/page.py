@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 
 from beam_common.files import write_whole
-from beam_common.plot import LOOKS, finding, legend, rows_of
+from beam_common.plot import LOOKS, legend, rows_of
 from beam_common.rows import Json
 from beam_common.tables import HEADS, cells_of
 
@@ -29,8 +29,7 @@ TEMPLATE = """<!DOCTYPE html>
 <style>{style}</style>
 </head>
 <body>
-<h1 dir="auto">{finding}</h1>
-<p dir="auto">{title}</p>
+<h1 dir="auto">{title}</h1>
 <table>
 {table}
 </table>
@@ -56,7 +55,6 @@ def write(path: Path, report: Json) -> None:
     page = TEMPLATE.format(
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
         title=escape(report["title"]),
-        finding=escape(finding(report)),
         table=_table(report),
         legend=escape(legend(report)),
         notes="\n".join(f'<li dir="auto">{escape(note)}</li>' for note in report["notes"]),

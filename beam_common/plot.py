@@ -10,7 +10,6 @@ import textwrap
 import unicodedata
 import warnings
 from argparse import ArgumentTypeError
-from collections import Counter
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,7 +45,7 @@ STYLE: dict[Any, Any] = {
 # Families that hold what the usual font lacks; those that are installed are used.
 FURTHER_FONTS = re.compile("Sans CJK|PingFang|YaHei|Hiragino Sans|WenQuanYi|Arial Unicode")
 # Inches: width, margins, height of a line, space between rows.
-WIDTH, ABOVE, BELOW, LINE, GAP = 8, 0.85, 0.85, 0.155, 0.15
+WIDTH, ABOVE, BELOW, LINE, GAP = 8, 0.65, 0.85, 0.155, 0.15
 AXIS, ACROSS = 0.34, 0.29  # left edge and width of the axis, in widths of the figure
 # In widths of the axis: left edge of the names, right edge of the scores, left edge of the words.
 NAMES, SCORES, WORDS = -1.12, -0.05, 1.04
@@ -84,15 +83,6 @@ def write(path: Path, report: Json) -> None:
         write_whole(path, partial(figure.savefig, format=path.suffix[1:], dpi=200))
 
 
-def finding(report: Json) -> str:
-    """What the report says, in one line."""
-    reference, *others = report["runs"]
-    name, score = reference["name"], number(reference["score"])
-    verdicts = Counter(run["verdict"] for run in others)
-    said = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())
-    return f"Against {name} ({score}): {said}" if said else f"{name}: {score}"
-
-
 def legend(report: Json) -> str:
     """What lines and band mean."""
     if len(report["runs"]) == 1:
@@ -116,8 +106,11 @@ def rows_of(report: Json) -> list[Row]:
     first, *others = report["runs"]
     if others:
         return sorted(report["runs"], key=lambda run: -run["score"])
-    parts = {"overall": first, **first["abilities"]}
-    return [_part(name.replace("_", " "), part) for name, part in parts.items()]
+    parts = first["abilities"].items()
+    return [
+        _part(first["name"], first),
+        *(_part(name.replace("_", " "), part) for name, part in parts),
+    ]
 
 
 def _part(name: str, part: Json) -> Row:
@@ -134,8 +127,7 @@ def draw(report: Json) -> Any:
     figure = Figure()
     axes: Any = figure.add_subplot()
     put = partial(axes.text, transform=axes.get_yaxis_transform(), va="center")
-    put(NAMES, 0.3, wrapped(finding(report), 76, 2), size=11, weight="bold")
-    put(NAMES, 0.65, wrapped(report["title"], 110, 1), color=GREY)
+    put(NAMES, 0.35, wrapped(report["title"], 76, 2), size=11, weight="bold")
     y = ABOVE
     for row in rows_of(report):
         name = wrapped(row["name"], 25)

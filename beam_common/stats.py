@@ -110,10 +110,8 @@ def is_not_worse(found: Estimate, margin: float) -> bool:
 
     Without spread there is no bound, and all chats on one side of it must be enough of them.
     """
-    if found.mean is None or found.se is None:
-        return False
-    enough = found.se > 0 or 2.0**-found.chats < ALPHA
-    return enough and found.mean - found.reach(1 - ALPHA) > -margin
+    enough = found.se or 2.0**-found.chats < ALPHA
+    return bool(enough) and (found.mean or 0) - found.reach(1 - ALPHA) > -margin
 
 
 def detectable(found: Estimate) -> float | None:

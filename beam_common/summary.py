@@ -21,7 +21,7 @@ from beam_common.release import known_data, recorded
 from beam_common.rows import Json, QuestionKey, Row, is_empty, key_of
 from beam_common.settings import load_sidecar
 from beam_common.stats import Scores, clustered_mean, mean_of, wilson_interval
-from beam_common.tables import interval, label, number
+from beam_common.tables import ABOUT, interval, label, number
 
 Verdicts = Mapping[QuestionKey, Sequence[Json]]  # by rubric item
 UNKNOWN = "unknown, not all files are there"
@@ -139,13 +139,20 @@ def summary_lines(run: Run) -> list[str]:
         block.append(f"{name}: {number(found.mean, 4)}{n}")
         half = mean_of([run.half_points[key] for key in scores if key in run.half_points])
         table.append(f"{name:28}{interval(wilson_interval(found)):16}{number(half, 4)}")
-    chats = len({chat for chat, _, _ in run.scores})
-    if chats > 1:
-        table.append(f"intervals: by {chats} chats, about other chats; a rerun varies less")
     facts = [f"{name}: {value}" for name, value in run.facts.items()]
     files = [run.path, sidecar_path(run.path, ".verdicts.jsonl"), *run.answer_files]
     places = ", ".join(label(str(file), 1000) for file in files)
-    return [*block, "", *notes_of(run), *table, "", *count_lines(run), *facts, f"files: {places}"]
+    return [
+        *block,
+        "",
+        *notes_of(run),
+        *table,
+        ABOUT,
+        "",
+        *count_lines(run),
+        *facts,
+        f"files: {places}",
+    ]
 
 
 def count_lines(run: Run) -> dict[str, bool]:

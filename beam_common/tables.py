@@ -9,6 +9,7 @@ from beam_common.messages import one_line
 from beam_common.rows import Json
 from beam_common.stats import Ends
 
+ABOUT = "Intervals are about other chats; a rerun on the same chats varies less."
 NAME = 25  # columns of a name in a table
 NUMBERS = ("score", "95 % interval", "difference", "95 % interval", "p (Holm)")
 KINDS = ("cut", "empty", "failed")  # answers of which a score does not tell
@@ -22,10 +23,7 @@ def label(text: str, limit: int = 120) -> str:
 
 def number(value: float | None, digits: int = 3, sign: str = "") -> str:
     """`0.123`, with the sign `+` also `+0.123`; `-` for None, never `-0.000`."""
-    if value is None:
-        return "-"
-    value = round(value, digits) + 0.0
-    return f"{value:{sign if value else ''}.{digits}f}"
+    return "-" if value is None else f"{value:{sign}z.{digits}f}"
 
 
 def interval(ends: Ends, sign: str = "") -> str:

@@ -110,15 +110,6 @@ def test_the_ending_says_the_format_and_no_setting_stays_changed(
     assert dict(matplotlib.rcParams) == before
 
 
-def test_the_finding_is_a_score_and_what_stands_against_it() -> None:
-    assert plot.finding(many(0)) == "original: 0.312"
-    assert plot.finding(THREE) == "Against original (0.312): 1 lower, 1 not worse"
-    assert plot.finding(many(6)) == (
-        "Against original (0.312): "
-        "2 lower, 1 lower within margin, 1 undecided, 1 not worse, 1 higher"
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "columns", "expected"),
     [

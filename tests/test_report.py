@@ -220,7 +220,7 @@ def test_failed_answers_come_before_the_verdict(
     lines = report(capsys, *paths).splitlines()
     assert lines[0].startswith(
         "b: lower by 0.350, of it 0.350 from 21 answers that failed (reference: 0; p < 0.001); "
-        "over the other 39 questions 0.000 (0.000 to 0.000)"
+        "over the other 39 questions +0.000 (+0.000 to +0.000)"
     )
     assert any(re.match(r"b: lower by 0\.350 \(0\.\d+ to 0\.\d+\)$", line) for line in lines[1:])
 
