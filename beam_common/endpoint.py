@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import re
 import string
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 from beam_common.cli import shown_url
 from beam_common.failure import TLS_ADVICE, ErrorBody, Failure, Flags, meaning, named_wait
@@ -24,10 +23,9 @@ from beam_common.reply import Outcome, Received, Reply
 from beam_common.rows import VERSION, Json, Row
 from beam_common.transport import Transport
 
-CONNECT_SECONDS = 15.0  # TLS included; a server that does not speak it may just wait
+SHORT_SILENCE = 15.0  # seconds, until there is a connection, and after what says enough
 WHOLE_ATTEMPT = 3  # times the longest silence
-ENOUGH_SECONDS = 15.0  # of silence, where what has come says enough without its end
-LARGE_BODY = 10**6  # bytes; from here on the size may be what a failure is about
+LARGE_BODY = 1_000_000  # bytes; from here on the size may be what a failure is about
 
 
 class Watch:
@@ -40,14 +38,9 @@ class Watch:
         """A first piece of the reply has come, content or reasoning."""
 
 
-# ------------------------------------------------------------------------------------------------
-# The body of a request.
-
-
 def request_parameters(settings: Json, extra: Json) -> Row:
     """All of a body but the messages: the keys of `extra` win, a null in it takes a key out."""
-    merged = {**settings, **extra}
-    return {name: value for name, value in merged.items() if value is not None or name not in extra}
+    return {name: value for name, value in {**settings, **extra}.items() if value is not None}
 
 
 def encode_json(value: object) -> bytes:
@@ -57,37 +50,8 @@ def encode_json(value: object) -> bytes:
 
 
 def encode_body(settings: bytes, shared: Sequence[bytes], last_message: bytes) -> list[bytes]:
-    """The body in slices: the settings (a JSON object), then the messages.
-
-    `shared` are the messages before the last one, each followed by a comma.
-    """
-    head = settings[:-1] + (b"," if len(settings) > 2 else b"") + b'"messages":['
-    return [head, *shared, last_message + b"]}"]
-
-
-# ------------------------------------------------------------------------------------------------
-# The endpoint.
-
-
-class Patience:
-    """Ends an attempt after a silence, and when it takes too long as a whole."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._silence = min(timeout, CONNECT_SECONDS)
-        self._clock = asyncio.get_running_loop().time
-        self._end = self._clock() + WHOLE_ATTEMPT * timeout
-        self.bound = asyncio.timeout(self._silence)
-
-    def renew(self, enough: bool = False) -> None:
-        """Something has come or gone: the silence begins anew, and is short after `enough`."""
-        self._silence = min(self._timeout, ENOUGH_SECONDS) if enough else self._timeout
-        self.bound.reschedule(min(self._clock() + self._silence, self._end))
-
-    def __str__(self) -> str:
-        if self._clock() < self._end:
-            return f"the endpoint was silent for {self._silence:g} s"
-        return f"no whole reply within {WHOLE_ATTEMPT * self._timeout:g} s"
+    """The body in slices: the settings, then the messages; each of `shared` ends in a comma."""
+    return [settings[:-1] + b',"messages":[', *shared, last_message + b"]}"]
 
 
 class Endpoint:
@@ -111,17 +75,13 @@ class Endpoint:
         self.last_byte_at = time.monotonic()
         self._timeout, self._longest_reply = timeout, longest_reply
         self._flags = replace(flags, url=shown_url(base_url))
-        parts = urlsplit(base_url)
-        path = parts.path.rstrip("/") + "/chat/completions"
-        self._transport = transport = Transport(urlunsplit(parts._replace(path=path)))
+        self._transport = Transport(base_url)
         self._headers = {
-            "host": transport.host,
             "user-agent": f"BEAM/{VERSION}",
-            "accept": "application/json",
             "accept-encoding": "identity",
             "connection": "close",
             "content-type": "application/json",
-            "authorization": transport.authorization or f"Bearer {api_key}",
+            "authorization": self._transport.authorization or f"Bearer {api_key}",
             **{name.lower(): value for name, value in headers.items()},
         }
 
@@ -132,73 +92,74 @@ class Endpoint:
         chat_id: str = "",
         first_piece_only: bool = False,
     ) -> Outcome:
-        """Send one request and read its reply.
-
-        `first_piece_only`: a streamed reply is cut at its first piece, and counts.
-        """
+        """Send one request, and read its reply, a streamed one as far as its first piece only."""
         received = Received(self._flags, watch.begun, first_piece_only)
-        patience = Patience(self._timeout)
         size = sum(map(len, body))
         chat_id = quote(chat_id, string.punctuation + " ", errors="replace")
         headers = [(name, v.replace("{chat_id}", chat_id)) for name, v in self._headers.items()]
         headers.append(("content-length", str(size)))
+        silence = asyncio.timeout_at(self._deadline(short=True))
+        content = self._sending(body, silence, watch)
+        url = self._transport.url
         try:
-            async with patience.bound, self._transport.connection() as connection:
-                request = self._transport.request(headers, _slices(body, patience, watch))
-                response = await connection.handle_async_request(request)
-                await self._receive(response, received, patience)
+            async with (
+                asyncio.timeout(WHOLE_ATTEMPT * self._timeout),
+                silence,
+                self._transport.connection() as connection,
+                connection.stream("POST", url, headers=headers, content=content) as response,
+            ):
+                await self._receive(response, silence, received)
         except self._transport.troubles as error:
-            if not received.is_enough:
-                return self._explained(self._broken(error, patience), received, size)
+            received.fail(self._broken(error))
         outcome = received.outcome()
-        return outcome if isinstance(outcome, Reply) else self._explained(outcome, received, size)
+        if isinstance(outcome, Reply):
+            return outcome
+        text = one_line(outcome.text)
+        if outcome.kind == "refused" or size > LARGE_BODY:
+            text += f" (request of {size:,} bytes)"
+        if proxy := self._transport.proxy:
+            text += f" (through the proxy {proxy}; set NO_PROXY to go around it)"
+        wait = named_wait(received.headers, time.time(), outcome.text)
+        return replace(outcome, text=text, wait=wait)
 
-    async def _receive(self, response: Any, received: Received, patience: Patience) -> None:
+    def _deadline(self, short: bool = False) -> float:
+        """When a silence that begins now is too long."""
+        seconds = min(self._timeout, SHORT_SILENCE) if short else self._timeout
+        return asyncio.get_running_loop().time() + seconds
+
+    async def _sending(
+        self, body: Sequence[bytes], silence: asyncio.Timeout, watch: Watch
+    ) -> AsyncIterator[bytes]:
+        for piece in body:
+            silence.reschedule(self._deadline())
+            yield piece
+        silence.reschedule(self._deadline())
+        watch.sent()
+
+    async def _receive(self, response: Any, silence: asyncio.Timeout, received: Received) -> None:
         """Read a reply as far as it matters."""
-        received.status = response.status
-        received.headers = {n.decode().lower(): v.decode("latin-1") for n, v in response.headers}
+        received.begin(response)
         left = self._longest_reply
         async with contextlib.aclosing(response.aiter_stream()) as pieces:
-            patience.renew(received.is_enough)
+            silence.reschedule(self._deadline(received.is_enough))
             async for data in pieces:
                 self.last_byte_at = time.monotonic()
                 left -= len(data)
                 if left < 0:
-                    raise OSError(f"the reply is longer than {self._longest_reply // 2**20} MiB")
+                    raise OSError(f"the reply is longer than {self._longest_reply:,} bytes")
                 received.feed(data)
                 if received.over:
                     return
-                patience.renew(received.is_enough)
+                silence.reschedule(self._deadline(received.is_enough))
 
-    def _broken(self, error: Exception, patience: Patience) -> Failure:
+    def _broken(self, error: Exception) -> Failure:
         """What it means that a connection could not be made, or broke."""
-        reason = str(error) or str(patience)
+        reason = str(error) or "no whole reply in time (see --timeout)"
         if reason[:3].isdigit():  # a status of the proxy
             told = ErrorBody("the proxy does not open the way to the server")
             return meaning(int(reason[:3]), told, self._flags)
-        if isinstance(error, ConnectionError) and error.errno:
-            reason = os.strerror(error.errno)
-        text = f"{self._flags.url}: {one_line(reason, 160)}"
+        text = f"{self._flags.url}: {reason}"
         for names, advice in TLS_ADVICE.items():
             if re.search(names, reason):
                 return Failure("fatal", text, self._flags.advice(advice))
         return Failure("transient", text)
-
-    def _explained(self, failure: Failure, received: Received, size: int) -> Failure:
-        """The failure with its wait, and its text made fit for people."""
-        said = received.text() if received.status >= 300 else failure.text
-        text = one_line(failure.text)
-        if failure.kind == "refused" or size > LARGE_BODY:
-            text += f" (request of {size:,} bytes)"
-        if self._transport.proxy:
-            proxy = shown_url(self._transport.proxy.geturl())
-            text += f" (through the proxy {proxy}; set NO_PROXY to go around it)"
-        return replace(failure, text=text, wait=named_wait(received.headers, time.time(), said))
-
-
-async def _slices(body: Sequence[bytes], patience: Patience, watch: Watch) -> AsyncIterator[bytes]:
-    for piece in body:
-        patience.renew()
-        yield piece
-    patience.renew()
-    watch.sent()

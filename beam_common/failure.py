@@ -28,8 +28,8 @@ ADVICE = {
 }
 TLS_ADVICE = {  # by what OpenSSL says
     "CERTIFICATE_VERIFY_FAILED": "let SSL_CERT_FILE name the certificate of its authority",
-    "WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|PACKET_LENGTH_TOO_LONG": "the server does not speak "
-    "https: check the scheme of {prefix}base-url {url}",
+    "WRONG_VERSION|RECORD_LAYER|PACKET_LENGTH": "no https there: check the scheme of "
+    "{prefix}base-url {url}",
 }
 Kind = Literal["transient", "busy", "refused", "fatal"]
 
@@ -41,7 +41,7 @@ class Failure:
     kind: Kind
     text: str
     advice: str = ""  # what to look at
-    wait: float | None = None  # seconds that the endpoint names
+    wait: float = 0.0  # seconds that the endpoint names
     overflow: bool = False  # refused because the prompt is too long
 
     @property
@@ -82,10 +82,9 @@ STATUS_OF_CODE = {  # of errors inside a reply that was said to be fine
     400: "invalid_(request|argument)|content_filter",
     401: "authentication|invalid_api_key",
     403: "permission",
-    404: "(model_)?not_found",
+    404: "not_found",
 }
 LONGEST_WORDS = 500  # characters of a message that are looked at: some servers echo the prompt
-
 PAGE = r"(?is)<\s*(!doctype|html|head|body)\b.*"
 USED_UP = (
     r"(?i)insufficient[ _](\w+_)?(quota|balance|credits?|funds)|exceeded_current_quota"
@@ -112,17 +111,12 @@ WRONG_PATH = (
 )
 
 
-# ------------------------------------------------------------------------------------------------
-# Errors.
-
-
 @dataclass(frozen=True)
 class ErrorBody:
-    """An error as the endpoint words it. `status`: the one that its codes stand for, or 0."""
+    """An error as the endpoint words it."""
 
     message: str
     codes: str = ""
-    status: int = 0
 
 
 def parsed(body: str | bytes | bytearray) -> Any:
@@ -137,38 +131,28 @@ def read_error(content: Any, text: str = "") -> ErrorBody:
     """The error in a body: OpenAI's `error`, FastAPI's `detail`, a bare `message`, else `text`."""
     if isinstance(content, list) and content:
         content = content[0]
-    if not isinstance(content, dict):
-        return ErrorBody(text)
-    found: list[str] = []
+    codes: list[str] = []
     while isinstance(content, dict):
-        found += [str(content[n]) for n in ("code", "type", "status", "param") if content.get(n)]
+        codes += [str(content[n]) for n in ("code", "type", "status", "param") if content.get(n)]
         inner = [content[n] for n in ("error", "detail", "message", "msg") if content.get(n)]
-        if not inner:
-            break
-        content = inner[0]
-    message = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    codes = " ".join(found)
-    return ErrorBody(message, codes, _status_of(codes))
-
-
-def _status_of(codes: str) -> int:
-    if number := re.search(r"\b[345]\d\d\b", codes):
-        return int(number[0])
-    statuses = (s for s, names in STATUS_OF_CODE.items() if re.search(rf"\b({names})", codes, re.I))
-    return next(statuses, 0)
+        content = inner[0] if inner else str(content)
+        text = str(content)
+    return ErrorBody(text, " ".join(codes))
 
 
 def meaning(status: int, error: ErrorBody, flags: Flags, where: str = "HTTP") -> Failure:
     """What a status with an error body means."""
     message = re.sub(PAGE, "an HTML page", error.message[:LONGEST_WORDS])
-    text = one_line(f"{where} {status}: {message or 'no reason given'}")
+    text = one_line(f"{where} {status}: {message or 'no reason given'}", LONGEST_WORDS)
     words = f"{message} {error.codes}"
     if re.search(USED_UP, words):
         status = 402
-    busy = status == 429 or (status in (503, 529) and re.search(LOAD, words))
     if status in ADVICE or status < 400:
         return Failure("fatal", text, flags.advice(ADVICE.get(status, WRONG_URL)))
-    if _is_overflow(words, bool(busy)):
+    busy = status == 429 or (status in (503, 529) and re.search(LOAD, words))
+    too_long = re.search(TOO_LARGE if busy else OVERFLOW, words)  # while busy: a rate, mostly
+    of_answer = re.search(ANSWER_LIMIT, words) and not re.search(PROMPT, words)
+    if too_long and not of_answer:
         return Failure("refused", text, flags.too_long, overflow=True)
     if busy:
         return Failure("busy", text)
@@ -179,51 +163,41 @@ def meaning(status: int, error: ErrorBody, flags: Flags, where: str = "HTTP") ->
     return Failure("refused", text, flags.of_parameter(words))
 
 
-def _is_overflow(words: str, busy: bool) -> bool:
-    """Whether the prompt alone is called too long: not a rate, and not the limit of the answer."""
-    is_setting = re.search(ANSWER_LIMIT, words) and not re.search(PROMPT, words)
-    return bool(re.search(TOO_LARGE if busy else OVERFLOW, words)) and not is_setting
-
-
 def error_inside(content: Json, flags: Flags) -> Failure:
     """The failure in a reply of status 200 that holds an error."""
     error = read_error(content)
-    if not error.status and re.search(WRONG_PATH, error.message):
-        return Failure("fatal", one_line(f"the endpoint answers: {error.message}"), flags.advice())
-    return meaning(error.status or 500, error, flags, "error inside a reply, taken as")
+    number = re.search(r"\b[345]\d\d\b", error.codes)
+    known = [s for s, names in STATUS_OF_CODE.items() if re.search(names, error.codes.lower())]
+    if not number and not known and re.search(WRONG_PATH, error.message):
+        return Failure("fatal", f"the endpoint answers: {error.message}", flags.advice())
+    status = int(number[0]) if number else [*known, 500][0]
+    return meaning(status, error, flags, "error inside a reply, taken as")
 
-
-# ------------------------------------------------------------------------------------------------
-# Waits.
 
 WAIT_HEADERS = {"retry-after": "", "llm_provider-retry-after": "", "retry-after-ms": "ms"}
 EPOCH = 1e9  # seconds; a number above it is a point in time, above EPOCH_MS in milliseconds
 EPOCH_MS = 1e11
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 PART = r"(\d+(?:\.\d+)?)\s*(ms|[smhd])(?:ec(?:ond)?s?|in(?:ute)?s?|ours?|ays?)?(?![a-z])\s*"
-DURATION = re.compile(f"(?:{PART})+")
-WAIT_WORDS = re.compile(rf'(?:\b(?:in|after) +|"retryDelay": *")({DURATION.pattern})')
+DURATION = f"(?:{PART})+"
+WAIT_WORDS = rf"(?:\b(?:in|after) +|retryDelay\W+)({DURATION})"
 
 
-def named_wait(headers: dict[str, str], now: float, text: str = "") -> float | None:
+def named_wait(headers: dict[str, str], now: float, text: str) -> float:
     """Seconds until the endpoint wants to be asked again, as headers or the body's text say.
 
-    `headers` by lower-case names. None where nothing is named, or zero, the past or junk. When a
-    counter starts anew counts only where nothing is left of it, and nothing else is said.
+    0 for none, the past and junk. `headers` by lower-case names. When a counter starts anew counts
+    only where nothing is left of it, and nothing else is said.
     """
-    said = WAIT_WORDS.search(text)
-    texts = [headers.get(name, "") + unit for name, unit in WAIT_HEADERS.items()]
-    resets = [
-        value
-        for name, value in headers.items()
-        if name.startswith("x-ratelimit-reset")
-        and headers.get(name.replace("reset", "remaining"), "0") == "0"
-    ]
-    for named in ([*texts, said[1] if said else ""], resets):
-        wait = max((_seconds(each, now) for each in named), default=0.0)
-        if wait > 0:
-            return wait
-    return None
+    waits = [_seconds(headers.get(n, "") + unit, now) for n, unit in WAIT_HEADERS.items()]
+    if said := re.search(WAIT_WORDS, text):
+        waits.append(_seconds(said[1], now))
+    if max(waits) <= 0:
+        for name, value in headers.items():
+            left = headers.get(name.replace("reset", "remaining"), "0")
+            if name.startswith("x-ratelimit-reset") and left == "0":
+                waits.append(_seconds(value, now))
+    return max(0.0, *waits)
 
 
 def _seconds(text: str, now: float) -> float:
@@ -231,7 +205,7 @@ def _seconds(text: str, now: float) -> float:
     import email.utils  # takes a while, and is hardly ever needed
 
     text = text.strip()
-    if duration := DURATION.fullmatch(text) or DURATION.fullmatch(text + "s"):
+    if duration := re.fullmatch(DURATION, text) or re.fullmatch(DURATION, text + "s"):
         seconds = sum(float(n) * UNITS[unit] for n, unit in re.findall(PART, duration[0]))
         seconds /= 1000 if seconds > EPOCH_MS else 1
         return seconds - now if seconds > EPOCH else seconds

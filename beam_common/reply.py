@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from beam_common.failure import Failure, Flags, error_inside, meaning, parsed, read_error
-from beam_common.messages import one_line
-from beam_common.rows import Json, Row
+from beam_common.rows import Row
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,11 @@ def text_of(message: object) -> str | None:
         return None
     content = message.get("content") or ""
     if isinstance(content, list):
-        parts = [part for part in map(_object, content) if part.get("type") in TEXT_PARTS]
-        content = "".join(_text(part.get("text")) or "" for part in parts)
+        content = "".join(
+            _text(part.get("text")) or ""
+            for part in map(_object, content)
+            if part.get("type") in TEXT_PARTS
+        )
     return content if isinstance(content, str) else None
 
 
@@ -85,11 +87,6 @@ def _object(value: object) -> Row:
     return value if isinstance(value, dict) else {}
 
 
-def _first_choice(body: Json) -> Row:
-    choices = body.get("choices")
-    return _object(choices[0]) if isinstance(choices, list) and choices else {}
-
-
 class Received:
     """What has come of a reply, fed with bytes as they arrive.
 
@@ -102,29 +99,39 @@ class Received:
         self, flags: Flags, begun: Callable[[], None], first_piece_only: bool = False
     ) -> None:
         self._flags, self._tell_begun, self._first_piece_only = flags, begun, first_piece_only
-        self.status, self.headers = 0, dict[str, str]()  # headers by lower-case names
-        self.body = bytearray()  # of a stream the line that has not come to its end
-        self._is_stream = False
+        self._status = 200
+        self.headers: dict[str, str] = {}
+        self._body = bytearray()  # of a stream the line that has not come to its end
+        self._is_stream = self._begun = False
         self._parts: list[str] = []
         self._head: Row = {}  # the completion, or its first piece
         self._usage: object = None
         self._odd = ""  # the last line of a stream that is no event
         self._failure: Failure | None = None
-        self._begun = False
         self.finish_reason: str | None = None
         self.over = False  # nothing more is to be read
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether the rest of the reply would change little."""
+        return self._status >= 300 or self.finish_reason is not None
+
+    def begin(self, response: Any) -> None:
+        """The head of the reply has come; a Response of httpcore."""
+        self._status = response.status
+        self.headers = {n.decode().lower(): v.decode("latin-1") for n, v in response.headers}
+
     def feed(self, data: bytes) -> None:
-        if not (self.body or self._is_stream or self.status >= 300):
+        if not (self._body or self._is_stream or self._status >= 300):
             data = data.lstrip(BLANKS)
             self._is_stream = data[:1] not in IN_ONE_PIECE
-        self.body += data
+        self._body += data
         if self._is_stream and b"\n" in data:
-            *lines, self.body = self.body.split(b"\n")
+            *lines, self._body = self._body.split(b"\n")
             for line in lines:
-                self._line(bytes(line.strip(BLANKS)))
+                self._line(line.strip(BLANKS))
 
-    def _line(self, line: bytes) -> None:
+    def _line(self, line: bytearray) -> None:
         name, _, data = line.partition(b":")
         data = data.strip()
         if self.over or name in FIELDS:
@@ -136,64 +143,52 @@ class Received:
         else:
             self._odd = _shown(line)
 
-    def _piece(self, data: bytes) -> None:
+    def _piece(self, data: bytearray) -> None:
         """A completion, or a piece of one."""
         content = _object(parsed(data))
-        choice = _first_choice(content)
+        choices = content.get("choices")
+        choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
         part: Any = choice.get("delta") or {} if self._is_stream else choice.get("message")
         text = text_of(part)
         if content.get("error") or (content and not choice and not self._is_stream):
-            self._fail(error_inside(content, self._flags))
+            self.fail(error_inside(content, self._flags))
         elif not content or text is None:
-            self._fail(Failure("transient", f"the reply is no completion: {_shown(data)}"))
+            self.fail(Failure("transient", f"the reply is no completion: {_shown(data)}"))
         else:
             self._head = self._head or content
             self._usage = content.get("usage") or choice.get("usage") or self._usage
             self._parts.append(text)
             self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason
             if not self._begun and (text or any(part.get(name) for name in REASONING)):
-                self._begin()
+                self._begun = True
+                self._tell_begun()
+                if self._first_piece_only:
+                    self.over, self.finish_reason = True, "first piece"
 
-    def _begin(self) -> None:
-        self._begun = True
-        self._tell_begun()
-        if self._first_piece_only:
-            self.over, self.finish_reason = True, "first piece"
-
-    def _fail(self, failure: Failure) -> None:
+    def fail(self, failure: Failure) -> None:
         """Trouble ends a reply, unless its answer is there already."""
         if not self.finish_reason:
             self._failure = self._failure or failure
             self.over = True
 
-    @property
-    def is_enough(self) -> bool:
-        """Whether the end of the reply would change little."""
-        return self.status >= 300 or self.finish_reason is not None
-
-    def text(self) -> str:
-        """What a refusal says."""
-        if self.status < 400:
-            return f"a redirect to {self.headers.get('location', '').partition('?')[0]}"
-        return self.body.decode("utf-8", "replace")
-
     def outcome(self) -> Outcome:
         """What the reply means, once it has come to its end, or far enough."""
-        if self.status >= 300:
-            text = self.text()
-            return meaning(self.status, read_error(parsed(text), text), self._flags)
+        if self._status >= 300:
+            text = self.headers.get("location", "").partition("?")[0]  # of a redirect
+            text = text or self._body.decode("utf-8", "replace")
+            return meaning(self._status, read_error(parsed(text), text), self._flags)
         if self._is_stream:
             self.feed(b"\n")
-        elif self.body[:1] == b"<":
+        elif self._body[:1] == b"<":
             advice = self._flags.advice()
             return Failure("fatal", "the endpoint answers with an HTML page", advice)
         else:
-            self._piece(bytes(self.body))
+            self._piece(self._body)
         return self._failure or self._finished()
 
     def _finished(self) -> Outcome:
         reason = self.finish_reason or ("" if self._is_stream else "not told")
-        text = f"the reply broke off (finish_reason {reason[:60] or 'absent'}) {self._odd}"
+        text = f"the reply broke off (finish_reason {reason or 'absent'}) {self._odd}"
         if "content_filter" in reason:
             return Failure("refused", text)
         if re.search(BROKEN_OFF, reason):
@@ -203,6 +198,6 @@ class Received:
         return Reply(text, self.finish_reason, *token_counts(self._usage), model, provider)
 
 
-def _shown(data: bytes) -> str:
+def _shown(data: bytearray) -> str:
     """The beginning of what an endpoint sent, for a message."""
-    return one_line(data[:200].decode("utf-8", "replace")) or "nothing"
+    return data[:200].decode("utf-8", "replace")

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
+import re
 import socket
 import ssl
 import string
-from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from beam_common.messages import UsageError, one_line
 
-ONE_PACKET = 2**16  # bytes that wait until more of a request follows, or its reply is read
-HAPPY_EYEBALLS = 0.25  # seconds until the next address of a host is tried beside the first
+ONE_PACKET = 65_536  # bytes that wait until more of a request follows, or its reply is read
 # A peer that vanished without a word is noticed after about three minutes.
 KEEPALIVE = {
     "TCP_KEEPIDLE": 60,  # seconds without a byte before the first probe; as macOS calls it:
@@ -28,54 +27,42 @@ KEEPALIVE = {
     "TCP_KEEPCNT": 6,
     "TCP_USER_TIMEOUT": 180_000,  # milliseconds for bytes that were sent to be acknowledged
 }
+PROXY = r"(?:http://)?(?:([^/?#]*)@)?((?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d+)?)/?"
 
 
 class Transport:
-    """The way to a URL, as the environment has it. UsageError where that cannot be used."""
+    """The way to an endpoint, as the environment has it. UsageError where that cannot be used.
 
-    def __init__(self, url: str) -> None:
+    `connection` makes a connection of httpcore, `troubles` is what it raises.
+    """
+
+    def __init__(self, base_url: str) -> None:
         import httpcore2
 
-        parts = urlsplit(quote(url, safe=string.punctuation))
-        self.host = parts.netloc.rpartition("@")[2]
-        self.authorization = _basic(parts)
-        self.proxy = _proxy_for(parts)
-        self._url = httpcore2.URL(urlunsplit(parts._replace(netloc=self.host)))
-        # What a connection that cannot be made, or breaks, raises.
+        parts = urlsplit(quote(base_url, safe=string.punctuation))
+        credentials, _, host = parts.netloc.rpartition("@")
+        path = parts.path.rstrip("/") + "/chat/completions"
+        self.url = httpcore2.URL(urlunsplit(parts._replace(netloc=host, path=path)))
+        self.authorization = _basic(credentials)
         self.troubles = (httpcore2.ProtocolError, httpcore2.ProxyError, OSError)
-        self._tls = _tls_context() if parts.scheme == "https" else None
-
-    def request(self, headers: list[tuple[str, str]], body: AsyncIterator[bytes]) -> Any:
-        import httpcore2
-
-        return httpcore2.Request("POST", self._url, headers=headers, content=body)
-
-    def connection(self) -> Any:
-        """A new connection of httpcore, to be entered and closed by `async with`."""
-        import httpcore2
-
-        options: dict[str, Any] = {"ssl_context": self._tls, "network_backend": Network()}
-        if self.proxy is None:
-            return httpcore2.AsyncHTTPConnection(self._url.origin, **options)
-        credentials = _basic(self.proxy)
-        return httpcore2.AsyncHTTPProxy(
-            urlunsplit(self.proxy._replace(netloc=self.proxy.netloc.rpartition("@")[2])),
-            proxy_headers={"proxy-authorization": credentials} if credentials else None,
-            **options,
-        )
-
-
-class Network:
-    """What httpcore calls a network backend. Silence is bounded by who asks, not here."""
+        tls = _tls_context() if parts.scheme == "https" else None
+        options: Any = {"ssl_context": tls, "network_backend": self}
+        self.connection: Any = partial(httpcore2.AsyncHTTPConnection, self.url.origin, **options)
+        self.proxy, credentials = _proxy_for(parts)
+        if self.proxy:
+            if credentials:
+                options["proxy_headers"] = {"proxy-authorization": _basic(credentials)}
+            self.connection = partial(httpcore2.AsyncHTTPProxy, self.proxy, **options)
 
     async def connect_tcp(self, host: str, port: int, **_: object) -> Stream:
+        """For httpcore, whose network backend this is. Silence is bounded by who asks."""
         reader = Reader()
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.create_connection(
             lambda: asyncio.StreamReaderProtocol(reader),
             host,
             port,
-            happy_eyeballs_delay=HAPPY_EYEBALLS,
+            happy_eyeballs_delay=0.25,  # until the next address of a host is tried beside it
         )
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -130,17 +117,16 @@ class Stream:
         self._writer.transport.abort()
 
 
-def _proxy_for(url: SplitResult) -> SplitResult | None:
+def _proxy_for(url: SplitResult) -> tuple[str, str]:
+    """The URL of the environment's proxy, and its credentials; "" for none."""
     import urllib.request  # takes a while, which `--help` need not wait for
 
     proxies = urllib.request.getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(url.hostname or ""):
-        return None
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        if parts.scheme == "http" and parts.hostname and parts.port != 0:
-            return parts
+        return "", ""
+    if found := re.fullmatch(PROXY, proxy):
+        return "http://" + found[2], found[1] or ""
     raise UsageError(
         "the proxy that the environment sets is no http:// address; change HTTP_PROXY, "
         "HTTPS_PROXY and ALL_PROXY, or set NO_PROXY to go around it"
@@ -159,7 +145,7 @@ def _tls_context() -> ssl.SSLContext:
         ) from error
 
 
-def _basic(url: SplitResult) -> str:
+def _basic(credentials: str) -> str:
     """The Authorization that the credentials in a URL stand for."""
-    credentials = unquote(url.netloc.rpartition("@")[0])
-    return "Basic " + base64.b64encode(credentials.encode()).decode() if credentials else ""
+    encoded = base64.b64encode(unquote(credentials).encode()).decode()
+    return f"Basic {encoded}" if credentials else ""

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import socket
 import ssl
 import struct
@@ -184,9 +185,9 @@ def test_encode_json(value: object, expected: bytes) -> None:
     assert json.loads(expected) == value
 
 
-@pytest.mark.parametrize("settings", [{}, {"model": "m"}], ids=["no-settings", "settings"])
 @pytest.mark.parametrize("shared", [0, 2])
-def test_encode_body(settings: dict[str, Any], shared: int) -> None:
+def test_encode_body(shared: int) -> None:
+    settings = {"model": "m", "temperature": 0.5}
     slices = encode_body(encode_json(settings), [b'{"n":%d},' % n for n in range(shared)], b"{}")
     messages = [*({"n": n} for n in range(shared)), {}]
     assert json.loads(b"".join(slices)) == {**settings, "messages": messages}
@@ -330,7 +331,7 @@ def test_a_reply_split_into_bytes() -> None:
 def test_a_finished_answer_is_one_whatever_becomes_of_the_connection(
     ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "ENOUGH_SECONDS", 0.1)
+    monkeypatch.setattr(endpoint_module, "SHORT_SILENCE", 0.1)
     play = sends(STREAM_HEAD, *map(chunked, EVENTS[:3]), ending=ending)
     assert ask(Server(play).url) == Reply("žluť", "stop")
 
@@ -379,7 +380,7 @@ def test_a_redirect_is_not_followed() -> None:
     other = Server(YES)
     failure = failure_of(sends(reply(307, Location=f"{other.url}?token=leak")))
     assert failure.kind == "fatal"
-    assert failure.text == f"HTTP 307: a redirect to {other.url}"
+    assert failure.text == f"HTTP 307: {other.url}"
     assert not other.requests
 
 
@@ -390,10 +391,10 @@ def test_a_redirect_is_not_followed() -> None:
         pytest.param(reply(429, {"error": {"message": "try again in 41.3s"}}), 41.3, id="words"),
         pytest.param(reply(429, {"error": [{"retryDelay": "34s"}]}), 34.0, id="google"),
         pytest.param(reply(200, {"error": {"code": 429}}, Retry_After="3"), 3.0, id="inside"),
-        pytest.param(reply(429), None, id="none"),
+        pytest.param(reply(429), 0.0, id="none"),
     ],
 )
-def test_waits(answer: bytes, wait: float | None) -> None:
+def test_waits(answer: bytes, wait: float) -> None:
     assert failure_of(sends(answer)).wait == wait
 
 
@@ -403,7 +404,7 @@ def test_a_refusal_names_the_size() -> None:
 
 
 def test_a_refusal_counts_without_the_end_of_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "ENOUGH_SECONDS", 0.1)
+    monkeypatch.setattr(endpoint_module, "SHORT_SILENCE", 0.1)
     play = sends(b"HTTP/1.1 402 x\r\nContent-Length: 100\r\n\nno money", ending="wait")
     failure = failure_of(play)
     assert (failure.kind, failure.text) == ("fatal", "HTTP 402: no money")
@@ -437,13 +438,14 @@ def test_nobody_listens() -> None:
     server.listening.close()
     outcome = ask(server.url)
     assert isinstance(outcome, Failure)
-    assert (outcome.kind, outcome.text) == ("transient", f"{server.url}: Connection refused")
+    assert outcome.kind == "transient"
+    assert re.fullmatch(rf"{server.url}: \[Errno \d+\] Connect call failed \(.*\)", outcome.text)
 
 
 def test_silence_is_bounded() -> None:
     failure = failure_of(sends(STREAM_HEAD + chunked(EVENTS[0]), ending="wait"), timeout=0.2)
     assert failure.kind == "transient"
-    assert failure.text.endswith("the endpoint was silent for 0.2 s")
+    assert failure.text.endswith("no whole reply in time (see --timeout)")
 
 
 def test_an_attempt_is_bounded_however_often_it_shows_signs_of_life() -> None:
@@ -456,7 +458,7 @@ def test_an_attempt_is_bounded_however_often_it_shows_signs_of_life() -> None:
 
     failure = failure_of(play, timeout=0.2)
     assert failure.kind == "transient"
-    assert failure.text.endswith("no whole reply within 0.6 s")
+    assert failure.text.endswith("no whole reply in time (see --timeout)")
 
 
 @pytest.mark.parametrize("data", [WHOLE, b"".join(EVENTS)], ids=["json", "stream"])

@@ -42,41 +42,41 @@ def kind_of(failure: Failure) -> str:
             id="openai",
         ),
         pytest.param({"error": "m"}, ErrorBody("m"), id="a-text"),
-        pytest.param({"error": "m", "code": 502}, ErrorBody("m", "502", 502), id="code-beside"),
+        pytest.param({"error": "m", "code": 502}, ErrorBody("m", "502"), id="code-beside"),
         pytest.param({"detail": "m"}, ErrorBody("m"), id="fastapi"),
         pytest.param(
             {"detail": {"error": {"message": "m", "code": "400"}}},
-            ErrorBody("m", "400", 400),
+            ErrorBody("m", "400"),
             id="nested",
         ),
         pytest.param(
             {"detail": [{"loc": ["body", "top_p"], "msg": "too big"}]},
-            ErrorBody('[{"loc": ["body", "top_p"], "msg": "too big"}]'),
+            ErrorBody("[{'loc': ['body', 'top_p'], 'msg': 'too big'}]"),
             id="fastapi-list",
         ),
         pytest.param(
             {"object": "error", "message": "m", "type": "BadRequestError", "code": 400},
-            ErrorBody("m", "400 BadRequestError", 400),
+            ErrorBody("m", "400 BadRequestError"),
             id="vllm",
         ),
         pytest.param(
             {"type": "error", "error": {"type": "overloaded_error", "message": "m"}},
-            ErrorBody("m", "error overloaded_error", 529),
+            ErrorBody("m", "error overloaded_error"),
             id="anthropic",
         ),
         pytest.param(
             [{"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED"}}],
-            ErrorBody("m", "429 RESOURCE_EXHAUSTED", 429),
+            ErrorBody("m", "429 RESOURCE_EXHAUSTED"),
             id="google",
         ),
         pytest.param(
             {"error": {"status": "UNAVAILABLE", "message": "m"}},
-            ErrorBody("m", "UNAVAILABLE", 503),
+            ErrorBody("m", "UNAVAILABLE"),
             id="google-by-name",
         ),
         pytest.param({"msg": "m", "code": 40301}, ErrorBody("m", "40301"), id="odd-code"),
-        pytest.param({"reason": 1}, ErrorBody('{"reason": 1}'), id="unknown-dialect"),
-        pytest.param({"error": True}, ErrorBody("true"), id="error-true"),
+        pytest.param({"reason": 1}, ErrorBody("{'reason': 1}"), id="unknown-dialect"),
+        pytest.param({"error": True}, ErrorBody("True"), id="error-true"),
         pytest.param(None, ErrorBody("what was sent"), id="no-json"),
     ],
 )
@@ -220,6 +220,10 @@ def test_a_prompt_echoed_behind_the_message_is_not_looked_through() -> None:
         pytest.param({"error": {"code": 403, "message": "no"}}, "refused", id="403"),
         pytest.param({"error": {"code": 400, "message": "no"}}, "refused", id="400"),
         pytest.param({"error": {"code": "rate_limit_exceeded"}}, "busy", id="code-a-word"),
+        pytest.param({"error": {"status": "RESOURCE_EXHAUSTED"}}, "busy", id="status-a-word"),
+        pytest.param(
+            {"error": {"type": "overloaded_error", "message": "Overloaded"}}, "busy", id="load"
+        ),
         pytest.param({"error": {"type": "authentication_error"}}, "fatal", id="type-a-word"),
         pytest.param({"error": {"code": "insufficient_quota"}}, "fatal", id="quota"),
         pytest.param({"error": {"message": "prompt is too long"}}, "overflow", id="overflow"),
@@ -247,16 +251,16 @@ NOW = 1_800_000_000.0
 @pytest.mark.parametrize(
     ("headers", "text", "expected"),
     [
-        pytest.param({}, "", None, id="nothing"),
+        pytest.param({}, "", 0, id="nothing"),
         pytest.param({"retry-after": "2"}, "", 2.0, id="seconds"),
         pytest.param({"retry-after": " 2.5 "}, "", 2.5, id="fraction"),
         pytest.param({"retry-after": "9999"}, "", 9999.0, id="long"),
-        pytest.param({"retry-after": "0"}, "", None, id="zero"),
-        pytest.param({"retry-after": "-5"}, "", None, id="negative"),
-        pytest.param({"retry-after": "soon"}, "", None, id="junk"),
-        pytest.param({"retry-after": "nan"}, "", None, id="nan"),
+        pytest.param({"retry-after": "0"}, "", 0, id="zero"),
+        pytest.param({"retry-after": "-5"}, "", 0, id="negative"),
+        pytest.param({"retry-after": "soon"}, "", 0, id="junk"),
+        pytest.param({"retry-after": "nan"}, "", 0, id="nan"),
         pytest.param({"retry-after": formatdate(NOW + 3, usegmt=True)}, "", 3.0, id="date"),
-        pytest.param({"retry-after": formatdate(NOW - 3, usegmt=True)}, "", None, id="past"),
+        pytest.param({"retry-after": formatdate(NOW - 3, usegmt=True)}, "", 0, id="past"),
         pytest.param({"retry-after-ms": "1500"}, "", 1.5, id="milliseconds"),
         pytest.param({"llm_provider-retry-after": "7"}, "", 7.0, id="litellm"),
         pytest.param({"retry-after": "1", "retry-after-ms": "1500"}, "", 1.5, id="the-longest"),
@@ -285,8 +289,8 @@ NOW = 1_800_000_000.0
         pytest.param({}, "try again in 20ms", 0.02, id="said-milliseconds"),
         pytest.param({}, "wait: in 2 hours", 7200.0, id="said-hours"),
         pytest.param({}, '"retryDelay": "34s"', 34.0, id="google"),
-        pytest.param({}, "in 5 messages, after 3 models", None, id="other-units"),
+        pytest.param({}, "in 5 messages, after 3 models", 0, id="other-units"),
     ],
 )
-def test_named_wait(headers: dict[str, str], text: str, expected: float | None) -> None:
+def test_named_wait(headers: dict[str, str], text: str, expected: float) -> None:
     assert named_wait(headers, NOW, text) == pytest.approx(expected)

@@ -99,7 +99,7 @@ def test_everything_of_a_completion_is_read() -> None:
 def test_what_is_no_completion_is_shown() -> None:
     outcome = read({"success": False, "errors": ["no route"]})
     assert isinstance(outcome, Failure)
-    assert '{"success": false, "errors": ["no route"]}' in outcome.text
+    assert "{'success': False, 'errors': ['no route']}" in outcome.text
 
 
 @pytest.mark.parametrize(
