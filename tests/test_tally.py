@@ -23,7 +23,8 @@ def said(capsys: Capsys, *rows: dict[str, Any], tokens: int | None = 1000) -> st
     """What is said of answers to a chat of 4,000 bytes and so many tokens by our count."""
     suspicions = Suspicions(max_tokens=100)
     for item in rows:
-        suspicions.look_at(item, Prompt("3", 2, 0, tokens is not None, tokens or 0, tokens or 0, 4000, ()))
+        counts = (tokens is not None, tokens or 0, tokens or 0)
+        suspicions.look_at(item, Prompt("3", 2, 0, *counts, 4000, ()))
     err = capsys.readouterr().err
     assert err.count("\n") <= 1, "each is told of once"
     return err
