@@ -194,16 +194,16 @@ class Run:
 
     async def _do(self, job: Job) -> None:
         try:
-            await self._guarded(self._work(job))
+            await self._guarded(self._work, job)
         finally:
             self._jobs.discard(job)
             self._placed.discard(job)
             self.send()
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, work: Callable[..., Awaitable[None]], *args: Job) -> None:
         """An error that is no endpoint's ends the run."""
         try:
-            await work
+            await work(*args)
         except StoppedEarly as error:
             self.stop(Ended(1, str(error)), drop=True)
         except UsageError as error:  # what is in flight is paid for and may finish
@@ -276,7 +276,7 @@ class Run:
             self._suspects.append(job)
         used_up = job.attempts >= self._args.max_retries
         if self._outage.failed(time.monotonic(), used_up):
-            self._probing = asyncio.create_task(self._guarded(self._probe()))
+            self._probing = asyncio.create_task(self._guarded(self._probe))
 
     async def _probe(self) -> None:
         most = self._args.max_outage
