@@ -117,10 +117,10 @@ class Judge:
                 break
         question: Question = job.group.item
         question.levels[call.item] = row["level"]
-        question.calls.remove(call)
-        if not question.calls:
+        if len(question.calls) == 1:
             await self.scores.save(question.row())
             self.progress.step()
+        question.calls.remove(call)
 
     def status(self) -> str:
         counts, tokens = self.counts, short_count(self.counts["prompt"])

@@ -311,11 +311,24 @@ def test_what_has_changed_is_judged_again(
     assert (ran.rc, bench.asked, bench.scores) == (0, asked, {("summarization", 0): 1.0})
 
 
-def test_a_score_that_is_missing_follows_from_its_verdicts(bench: Bench) -> None:
-    bench(answers("yes, no", "yes"))
-    (bench.programs.folder / "scores.jsonl").write_bytes(b"")
-    ran = bench(answers("yes, no", "yes", "half"))
-    assert (ran.rc, bench.asked, sorted(bench.scores.values())) == (0, ["half"], [0.0, 0.5, 1.0])
+def test_a_score_that_had_no_room_follows_from_its_verdicts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """31: although every call was made."""
+    write = RowLog._write
+
+    def full(log: RowLog, data: bytes) -> None:
+        if data and "verdicts" not in log.path.name:
+            raise OSError(28, "No space left on device")
+        write(log, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowLog, "_write", full)
+        ran = bench(answers("yes, no"))
+    assert (ran.rc, ran.out, len(bench.verdicts)) == (1, "", 2)
+    assert "scores.jsonl cannot be written: No space left on device; make room" in ran.err
+    ran = bench(answers("yes, no", "half"))
+    assert (ran.rc, bench.asked, sorted(bench.scores.values())) == (0, ["half"], [0.0, 0.5])
 
 
 def test_scores_of_another_tool_are_kept(bench: Bench) -> None:
