@@ -169,7 +169,6 @@ class Generation:
             self.chats.forget(job.group.item)
         row = answer_row(question, outcome)
         await self.log.save(row)  # first: trouble with the record costs no answer
-        await self.note(outcome)
         self.tally.add_row(row)
         if isinstance(outcome, Failure):
             self.run.errors.say(
@@ -180,6 +179,7 @@ class Generation:
             if prompt:
                 self.suspicions.look_at(row, prompt)
         self.progress.step()
+        await self.note(outcome)
 
     async def note(self, outcome: Outcome) -> None:
         """Bring the record on the disk up to date, where there is something new."""
