@@ -36,7 +36,6 @@ from beam_common.summary import (
 from beam_common.tables import KINDS, interval, label, number
 
 REMARKABLE = 0.01  # p of the exact test below which answers are named before the verdict
-ENDED = {"cut": "were cut at the length limit", "empty": "were empty", "failed": "failed"}
 WORDS = {
     "reference": "reference",
     "lower": "lower by {size:.3f} ({near:.3f} to {far:.3f})",
@@ -116,7 +115,6 @@ def _names_and_files(argument: str) -> tuple[list[str], list[Run]]:
 
 # ------------------------------------------------------------------------------------------------
 # The object.
-
 
 # Of a run, beside what JSON has: the difference with its uncertainty, of how many answers `cut`,
 # `empty` and `failed` are (0: unknown), sentences on what the score hides, the verdict in words;
@@ -263,7 +261,7 @@ def hides_of(subject: Subject, reference: Subject, found: Estimate, kind: str, p
     word, sign = ("higher", 1) if total > 0 else ("lower", -1)
     return (
         f"{word} by {number(sign * total)}, of it {number(sign * part)} from "
-        f"{plural(len(mine), 'answer')} that {ENDED[kind]} (reference: {len(others)}; p < "
+        f"{plural(len(mine), 'answer')} that {KINDS[kind]} (reference: {len(others)}; p < "
         f"{0.001 if p < 0.001 else REMARKABLE}); over the other {plural(left.n, 'question')} "
         f"{number(left.mean, sign='+')} ({interval(left.interval(), '+')})"
     )

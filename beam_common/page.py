@@ -62,12 +62,9 @@ def write(path: Path, report: Json) -> None:
         script=script,
         data=data.replace("<", "\\u003c"),  # so that no text of it ends the element
     )
-    write_whole(path, lambda file: file.write(_utf8(page)))
-
-
-def _utf8(text: str) -> bytes:
-    """Valid UTF-8. A lone surrogate becomes `\\ud83d`, which is also how JSON writes it."""
-    return text.encode("utf-8", "backslashreplace")
+    # A lone surrogate becomes `\ud83d`, which is also how JSON writes it.
+    content = page.encode("utf-8", "backslashreplace")
+    write_whole(path, lambda file: file.write(content))
 
 
 def _digest(text: str) -> str:

@@ -132,27 +132,17 @@ def summary_lines(run: Run) -> list[str]:
     """The summary of a run. It begins with a block whose lines are a stable format."""
     block = [f"=== BEAM summary (n={len(run.scores)}) ==="]
     table = [f"{'':28}{'95 % interval':16}half points"]
-    for ability, scores in {"": run.scores, **by_ability(run.scores)}.items():
+    for ability, scores in (("", run.scores), *by_ability(run.scores).items()):
         found = clustered_mean(scores)
         name = f"  {label(ability, 24)}" if ability else "overall"
         n = f" (n={found.n})" if ability else ""
         block.append(f"{name}: {number(found.mean, 4)}{n}")
         half = mean_of([run.half_points[key] for key in scores if key in run.half_points])
         table.append(f"{name:28}{interval(wilson_interval(found)):16}{number(half, 4)}")
-    facts = [f"{name}: {value}" for name, value in run.facts.items()]
     files = [run.path, sidecar_path(run.path, ".verdicts.jsonl"), *run.answer_files]
     places = ", ".join(label(str(file), 1000) for file in files)
-    return [
-        *block,
-        "",
-        *notes_of(run),
-        *table,
-        ABOUT,
-        "",
-        *count_lines(run),
-        *facts,
-        f"files: {places}",
-    ]
+    facts = [*(f"{name}: {value}" for name, value in run.facts.items()), f"files: {places}"]
+    return [*block, "", *notes_of(run), *table, ABOUT, "", *count_lines(run), *facts]
 
 
 def count_lines(run: Run) -> dict[str, bool]:

@@ -12,7 +12,8 @@ from beam_common.stats import Ends
 ABOUT = "Intervals are about other chats; a rerun on the same chats varies less."
 NAME = 25  # columns of a name in a table
 NUMBERS = ("score", "95 % interval", "difference", "95 % interval", "p (Holm)")
-KINDS = ("cut", "empty", "failed")  # answers of which a score does not tell
+# Kinds of answers that a score hides, and what is said of them.
+KINDS = {"cut": "were cut at the length limit", "empty": "were empty", "failed": "failed"}
 HEADS = ("run", *NUMBERS, "half pts", *KINDS, "tokens", "verdict")
 
 
