@@ -13,12 +13,15 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from beam_common.files import write_whole
 from beam_common.plot import LOOKS, legend, rows_of
 from beam_common.rows import Json
 from beam_common.tables import HEADS, cells_of
 
+MOST_CHARACTERS = 12_000_000  # of the questions; a browser opens this in about a second
+LONGEST_TEXTS = (20_000, 1_000)  # characters that are shown of each; the latter of many long ones
 TEMPLATE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -51,7 +54,11 @@ def write(path: Path, report: Json) -> None:
     files = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
     style, script = (file.read_text("utf-8") for file in files)
     names = [run["name"] for run in report["runs"]]
-    data = json.dumps({"runs": names, "questions": report["questions"]}, ensure_ascii=False)
+    for longest in LONGEST_TEXTS:
+        shown = {"runs": names, "questions": _cut(report["questions"], longest)}
+        data = json.dumps(shown, ensure_ascii=False)
+        if len(data) < MOST_CHARACTERS:
+            break
     page = TEMPLATE.format(
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
         title=escape(report["title"]),
@@ -72,8 +79,14 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-# ------------------------------------------------------------------------------------------------
-# Table and forest.
+def _cut(value: Any, longest: int) -> Any:
+    """A JSON value of whose long texts the beginnings and ends are left."""
+    if isinstance(value, str) and len(value) > longest:
+        half, left_out = longest // 2, len(value) - longest
+        return f"{value[:half]}\n\n[… {left_out:,} characters left out …]\n\n{value[-half:]}"
+    if isinstance(value, dict):
+        return {name: _cut(item, longest) for name, item in value.items()}
+    return [_cut(item, longest) for item in value] if isinstance(value, list) else value
 
 
 def _table(report: Json) -> str:

@@ -215,3 +215,14 @@ def test_in_a_browser_questions_open_filters_hold_and_nothing_hostile_runs(
     server.setblocking(False)
     with server, pytest.raises(BlockingIOError):
         server.accept()  # nobody came
+
+
+def test_a_page_of_many_long_answers_stays_small_and_says_what_is_left_out(tmp_path: Path) -> None:
+    long = "x" * 19_999 + "end"
+    few = data_of(written(tmp_path, THREE, [view(0, *[answered(1, long)] * 3)]))
+    (shown,) = {run["response"] for run in few["questions"][0]["runs"]}
+    assert len(shown) < 20_100
+    assert "[… 2 characters left out …]" in shown
+    assert shown.endswith("xend")
+    many_long = [view(n, *[answered(1, long)] * 3) for n in range(250)]
+    assert len(written(tmp_path, THREE, many_long)) < 15_000_000
