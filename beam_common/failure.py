@@ -74,11 +74,9 @@ class Flags:
         return ""
 
 
-PASSING = (408, 409, 425)
 STATUS_OF_CODE = {  # of errors inside a reply that was said to be fine
     429: "rate_?limit|too_many_requests|resource_exhausted",
     529: "overloaded",
-    503: "unavailable",
     400: "invalid_(request|argument)|content_filter",
     401: "authentication|invalid_api_key",
     403: "permission",
@@ -156,7 +154,7 @@ def meaning(status: int, error: ErrorBody, flags: Flags, where: str = "HTTP") ->
         return Failure("refused", text, flags.too_long, overflow=True)
     if busy:
         return Failure("busy", text)
-    if status in PASSING or status >= 500:
+    if status in (408, 409, 425) or status >= 500:
         return Failure("transient", text)
     if flags.no_stream and status in (400, 422) and re.search(STREAM, words):
         return Failure("fatal", text, flags.no_stream)

@@ -155,7 +155,7 @@ class Received:
         elif not content or text is None:
             self.fail(Failure("transient", f"the reply is no completion: {_shown(data)}"))
         else:
-            self._head = self._head or content
+            self._head = self._head or (content if choice else {})
             self._usage = content.get("usage") or choice.get("usage") or self._usage
             self._parts.append(text)
             self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason

@@ -1,7 +1,6 @@
 """The way to an endpoint: a connection for each request, by httpcore over asyncio's streams.
 
 No connection is used twice: what came before a request was sent cannot be taken for its reply.
-Proxies and certificates of the environment are heeded.
 """
 
 from __future__ import annotations

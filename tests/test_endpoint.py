@@ -26,8 +26,14 @@ from beam_common.messages import UsageError
 from beam_common.reply import Outcome, Reply
 
 LONG = 20.0  # seconds that no test waits for
+LARGE = [b"x" * 2**20] * 40
 BODY = encode_body(b'{"model":"m"}', [], b'{"role":"user","content":"q"}')
 FLAGS = Flags(no_stream="start again with --no-stream")
+
+
+def table(names: str, *rows: tuple[Any, ...]) -> pytest.MarkDecorator:
+    """A test for each row, whose first column says what it stands for."""
+    return pytest.mark.parametrize(names.split(), [r[1:] for r in rows], ids=[r[0] for r in rows])
 
 
 # --- A server that plays what it is told
@@ -136,8 +142,8 @@ def ask(url: str, body: list[bytes] = BODY, chat_id: str = "", **changes: Any) -
     return asyncio.run(make(url, **changes).ask(body, chat_id=chat_id))
 
 
-def failure_of(play: Play, **changes: Any) -> Failure:
-    outcome = ask(Server(play).url, **changes)
+def failure_of(play: Play | str, **changes: Any) -> Failure:
+    outcome = ask(play if isinstance(play, str) else Server(play).url, **changes)
     assert isinstance(outcome, Failure)
     return outcome
 
@@ -152,18 +158,14 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- What goes out
 
 
-@pytest.mark.parametrize(
-    ("settings", "extra", "expected"),
-    [
-        pytest.param({"model": "m"}, {"top_k": 4}, {"model": "m", "top_k": 4}, id="another-key"),
-        pytest.param({"temperature": 1.0}, {"temperature": 0.2}, {"temperature": 0.2}, id="wins"),
-        pytest.param(
-            {"model": "m", "top_p": 1}, {"top_p": None}, {"model": "m"}, id="null-removes"
-        ),
-        pytest.param({}, {"a": {"b": None}}, {"a": {"b": None}}, id="nested-null-stays"),
-        pytest.param({"a": {"x": 1}}, {"a": {"y": 2}}, {"a": {"y": 2}}, id="replaced-whole"),
-        pytest.param({"stream": True}, {"stream": False}, {"stream": False}, id="false-is-no-null"),
-    ],
+@table(
+    "settings extra expected",
+    ("another-key", {"model": "m"}, {"top_k": 4}, {"model": "m", "top_k": 4}),
+    ("wins", {"temperature": 1.0}, {"temperature": 0.2}, {"temperature": 0.2}),
+    ("null-removes", {"model": "m", "top_p": 1}, {"top_p": None}, {"model": "m"}),
+    ("nested-null-stays", {}, {"a": {"b": None}}, {"a": {"b": None}}),
+    ("replaced-whole", {"a": {"x": 1}}, {"a": {"y": 2}}, {"a": {"y": 2}}),
+    ("false-is-no-null", {"stream": True}, {"stream": False}, {"stream": False}),
 )
 def test_request_parameters(
     settings: dict[str, Any], extra: dict[str, Any], expected: dict[str, Any]
@@ -171,14 +173,12 @@ def test_request_parameters(
     assert request_parameters(settings, extra) == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        pytest.param({"a": 1, "b": [1.5, None]}, b'{"a":1,"b":[1.5,null]}', id="no-blanks"),
-        pytest.param("žÜ漢🙂\u2028", '"žÜ漢🙂\u2028"'.encode(), id="as-itself"),
-        pytest.param('"\\\n\x00', b'"\\"\\\\\\n\\u0000"', id="control-characters"),
-        pytest.param("a\ud83db", b'"a\\ud83db"', id="lone-surrogate"),
-    ],
+@table(
+    "value expected",
+    ("no-blanks", {"a": 1, "b": [1.5, None]}, b'{"a":1,"b":[1.5,null]}'),
+    ("as-itself", "žÜ漢🙂\u2028", '"žÜ漢🙂\u2028"'.encode()),
+    ("control-characters", '"\\\n\x00', b'"\\"\\\\\\n\\u0000"'),
+    ("lone-surrogate", "a\ud83db", b'"a\\ud83db"'),
 )
 def test_encode_json(value: object, expected: bytes) -> None:
     assert encode_json(value) == expected
@@ -226,13 +226,11 @@ def test_a_header_replaces_the_keys_however_it_is_spelt() -> None:
     assert line.endswith("Basic zzz")
 
 
-@pytest.mark.parametrize(
-    ("chat_id", "sent"),
-    [
-        pytest.param("3", "chat-3", id="number"),
-        pytest.param("a/b c", "chat-a/b c", id="printable"),
-        pytest.param("漢\n", "chat-%E6%BC%A2%0A", id="no-header-can-carry-it"),
-    ],
+@table(
+    "chat_id sent",
+    ("number", "3", "chat-3"),
+    ("printable", "a/b c", "chat-a/b c"),
+    ("no-header-can-carry-it", "漢\n", "chat-%E6%BC%A2%0A"),
 )
 def test_chat_id_in_a_header(chat_id: str, sent: str) -> None:
     server = Server(YES)
@@ -240,15 +238,11 @@ def test_chat_id_in_a_header(chat_id: str, sent: str) -> None:
     assert server.headers()["x-session-affinity"] == sent
 
 
-@pytest.mark.parametrize(
-    ("tail", "path"),
-    [
-        pytest.param("/v1/", "/v1/chat/completions", id="slash"),
-        pytest.param(
-            "/openai/x?api-version=1", "/openai/x/chat/completions?api-version=1", id="azure"
-        ),
-        pytest.param("/m%2Fn/ž", "/m%2Fn/%C5%BE/chat/completions", id="escapes"),
-    ],
+@table(
+    "tail path",
+    ("slash", "/v1/", "/v1/chat/completions"),
+    ("azure", "/openai/x?api-version=1", "/openai/x/chat/completions?api-version=1"),
+    ("escapes", "/m%2Fn/ž", "/m%2Fn/%C5%BE/chat/completions"),
 )
 def test_path(tail: str, path: str) -> None:
     server = Server(YES)
@@ -258,11 +252,10 @@ def test_path(tail: str, path: str) -> None:
 
 def test_credentials_of_the_url_are_sent_and_not_shown() -> None:
     server = Server(sends(reply(404)))
-    outcome = ask(server.url.replace("://", "://user:pass%21@"))
+    failure = failure_of(server.url.replace("://", "://user:pass%21@"))
     assert server.headers()["authorization"] == "Basic dXNlcjpwYXNzIQ=="
-    assert isinstance(outcome, Failure)
-    assert server.url in outcome.advice
-    assert "pass" not in outcome.with_advice
+    assert server.url in failure.advice
+    assert "pass" not in failure.with_advice
 
 
 def test_no_answer_comes_from_bytes_that_arrived_before_its_question() -> None:
@@ -304,19 +297,17 @@ WHOLE = json.dumps(completion("žluť"), ensure_ascii=False).encode()
 BOM = b"\xef\xbb\xbf"
 
 
-@pytest.mark.parametrize(
+@table(
     "sent",
-    [
-        pytest.param([stream(*EVENTS)], id="stream"),
-        pytest.param([reply(200, b"".join(EVENTS))], id="stream-called-json"),
-        pytest.param([stream(b": ping\n\n", BOM + b"\n", *EVENTS)], id="stream-after-a-comment"),
-        pytest.param([reply(200, WHOLE)], id="json"),
-        pytest.param([reply(200, WHOLE, "text/event-stream")], id="json-called-stream"),
-        pytest.param([reply(201, BOM + b" \n" + WHOLE)], id="json-after-blanks"),
-        pytest.param([stream(*[b"\n"] * 50, WHOLE)], id="json-after-signs-of-life"),
-        pytest.param([b"HTTP/1.1 100 Continue\r\n\r\n", reply(200, WHOLE)], id="continue-first"),
-        pytest.param([b"HTTP/1.0 200 OK\r\n\r\n" + WHOLE], id="until-the-connection-closes"),
-    ],
+    ("stream", [stream(*EVENTS)]),
+    ("stream-called-json", [reply(200, b"".join(EVENTS))]),
+    ("stream-after-a-comment", [stream(b": ping\n\n", BOM + b"\n", *EVENTS)]),
+    ("json", [reply(200, WHOLE)]),
+    ("json-called-stream", [reply(200, WHOLE, "text/event-stream")]),
+    ("json-after-blanks", [reply(201, BOM + b" \n" + WHOLE)]),
+    ("json-after-signs-of-life", [stream(*[b"\n"] * 50, WHOLE)]),
+    ("continue-first", [b"HTTP/1.1 100 Continue\r\n\r\n", reply(200, WHOLE)]),
+    ("until-the-connection-closes", [b"HTTP/1.0 200 OK\r\n\r\n" + WHOLE]),
 )
 def test_answers(sent: list[bytes]) -> None:
     assert ask(Server(sends(*sent, ending="close")).url) == Reply("žluť", "stop")
@@ -342,32 +333,28 @@ PAGE = b"\n<!DOCTYPE html>\n<html><body>portal</body></html>"
 CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    ("play", "kind"),
-    [
-        pytest.param(sends(ending="close"), "transient", id="closed"),
-        pytest.param(sends(ending="reset"), "transient", id="reset"),
-        pytest.param(sends(b"no http\r\n\r\n", ending="close"), "transient", id="no-http"),
-        pytest.param(sends(CUT + b'{"cho', ending="close"), "transient", id="cut-json"),
-        pytest.param(sends(CUT, ending="reset"), "transient", id="reset-after-the-headers"),
-        pytest.param(
-            sends(STREAM_HEAD + chunked(WHOLE[:9]), ending="close"), "transient", id="cut"
-        ),
-        pytest.param(sends(stream(*EVENTS[:2])), "transient", id="stream-without-a-finish"),
-        pytest.param(sends(stream(EVENTS[0], EVENTS[3])), "transient", id="done-without-a-finish"),
-        pytest.param(sends(reply(200, b'{"a": "hal')), "transient", id="json-ends-in-a-string"),
-        pytest.param(sends(reply(200, b"[" * 100_000)), "transient", id="json-too-deep"),
-        pytest.param(sends(reply(200, b" \n")), "transient", id="blank"),
-        pytest.param(sends(reply(200, b"OK", "text/plain")), "transient", id="plain-text"),
-        pytest.param(sends(b"HTTP/1.1 204 x\r\n\r\n"), "transient", id="no-content"),
-        pytest.param(sends(reply(504, PAGE)), "transient", id="page-of-a-gateway"),
-        pytest.param(sends(reply(503, b"queue full")), "busy", id="queue"),
-        pytest.param(sends(reply(400, b"\xff")), "refused", id="refusal-that-is-no-text"),
-        pytest.param(sends(reply(403, b"x" * 3_000_000)), "refused", id="refusal-of-megabytes"),
-        pytest.param(sends(reply(200, PAGE)), "fatal", id="page"),
-        pytest.param(sends(reply(200, BOM + PAGE)), "fatal", id="page-with-bom"),
-        pytest.param(sends(reply(200, {"error": "Unexpected endpoint"})), "fatal", id="path"),
-    ],
+@table(
+    "play kind",
+    ("closed", sends(ending="close"), "transient"),
+    ("reset", sends(ending="reset"), "transient"),
+    ("no-http", sends(b"no http\r\n\r\n", ending="close"), "transient"),
+    ("cut-json", sends(CUT + b'{"cho', ending="close"), "transient"),
+    ("reset-after-the-headers", sends(CUT, ending="reset"), "transient"),
+    ("cut", sends(STREAM_HEAD + chunked(WHOLE[:9]), ending="close"), "transient"),
+    ("stream-without-a-finish", sends(stream(*EVENTS[:2])), "transient"),
+    ("done-without-a-finish", sends(stream(EVENTS[0], EVENTS[3])), "transient"),
+    ("json-ends-in-a-string", sends(reply(200, b'{"a": "hal')), "transient"),
+    ("json-too-deep", sends(reply(200, b"[" * 100_000)), "transient"),
+    ("blank", sends(reply(200, b" \n")), "transient"),
+    ("plain-text", sends(reply(200, b"OK", "text/plain")), "transient"),
+    ("no-content", sends(b"HTTP/1.1 204 x\r\n\r\n"), "transient"),
+    ("page-of-a-gateway", sends(reply(504, PAGE)), "transient"),
+    ("queue", sends(reply(503, b"queue full")), "busy"),
+    ("refusal-that-is-no-text", sends(reply(400, b"\xff")), "refused"),
+    ("refusal-of-megabytes", sends(reply(403, b"x" * 3_000_000)), "refused"),
+    ("page", sends(reply(200, PAGE)), "fatal"),
+    ("page-with-bom", sends(reply(200, BOM + PAGE)), "fatal"),
+    ("path", sends(reply(200, {"error": "Unexpected endpoint"})), "fatal"),
 )
 def test_failures(play: Play, kind: str) -> None:
     failure = failure_of(play)
@@ -384,15 +371,13 @@ def test_a_redirect_is_not_followed() -> None:
     assert not other.requests
 
 
-@pytest.mark.parametrize(
-    ("answer", "wait"),
-    [
-        pytest.param(reply(429, Retry_After="2"), 2.0, id="header"),
-        pytest.param(reply(429, {"error": {"message": "try again in 41.3s"}}), 41.3, id="words"),
-        pytest.param(reply(429, {"error": [{"retryDelay": "34s"}]}), 34.0, id="google"),
-        pytest.param(reply(200, {"error": {"code": 429}}, Retry_After="3"), 3.0, id="inside"),
-        pytest.param(reply(429), 0.0, id="none"),
-    ],
+@table(
+    "answer wait",
+    ("header", reply(429, Retry_After="2"), 2.0),
+    ("words", reply(429, {"error": {"message": "try again in 41.3s"}}), 41.3),
+    ("google", reply(429, {"error": [{"retryDelay": "34s"}]}), 34.0),
+    ("inside", reply(200, {"error": {"code": 429}}, Retry_After="3"), 3.0),
+    ("none", reply(429), 0.0),
 )
 def test_waits(answer: bytes, wait: float) -> None:
     assert failure_of(sends(answer)).wait == wait
@@ -414,10 +399,9 @@ def test_a_connection_broken_by_a_large_request_names_its_size(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server(sends(ending="reset"), bodies=False)
-    outcome = ask(server.url, [b"x" * 2**20] * 40)
-    assert isinstance(outcome, Failure)
-    assert outcome.kind == "transient"
-    assert "request of 41,943,040 bytes" in outcome.text
+    failure = failure_of(server.url, body=LARGE)
+    assert failure.kind == "transient"
+    assert "request of 41,943,040 bytes" in failure.text
     assert not caplog.records  # asyncio's about writing on after the end
 
 
@@ -427,19 +411,17 @@ def test_a_refusal_sent_before_the_body_was_read_is_not_lost() -> None:
         threading.Event().wait(0.2)  # what is not read by then resets the connection
         raise HangUp
 
-    outcome = ask(Server(play, bodies=False).url, [b"x" * 2**20] * 40)
-    assert isinstance(outcome, Failure)
-    assert outcome.text == "HTTP 413: no reason given (request of 41,943,040 bytes)"
+    failure = failure_of(Server(play, bodies=False).url, body=LARGE)
+    assert failure.text == "HTTP 413: no reason given (request of 41,943,040 bytes)"
 
 
 def test_nobody_listens() -> None:
     server = Server(YES)
     server.listening.shutdown(socket.SHUT_RDWR)
     server.listening.close()
-    outcome = ask(server.url)
-    assert isinstance(outcome, Failure)
-    assert outcome.kind == "transient"
-    assert re.fullmatch(rf"{server.url}: \[Errno \d+\] Connect call failed \(.*\)", outcome.text)
+    failure = failure_of(server.url)
+    assert failure.kind == "transient"
+    assert re.fullmatch(rf"{server.url}: \[Errno \d+\] Connect call failed \(.*\)", failure.text)
 
 
 def test_silence_is_bounded() -> None:
@@ -564,10 +546,9 @@ def test_a_certificate_of_an_own_authority(tls_server: Server) -> None:
 
 
 def test_a_certificate_that_is_not_trusted(tls_server: Server) -> None:
-    outcome = ask(tls_server.url)
-    assert isinstance(outcome, Failure)
-    assert outcome.kind == "fatal"
-    assert "SSL_CERT_FILE" in outcome.advice
+    failure = failure_of(tls_server.url)
+    assert failure.kind == "fatal"
+    assert "SSL_CERT_FILE" in failure.advice
 
 
 def test_https_to_a_server_that_speaks_http() -> None:
