@@ -20,7 +20,6 @@ import shlex
 import time
 from argparse import Namespace as Args
 from collections.abc import Sequence
-from pathlib import Path
 
 from beam_common import command
 from beam_common.chats import Chats, ChatsFile, Prompt
@@ -67,10 +66,6 @@ FLAGS = Flags(
 )
 
 
-# ------------------------------------------------------------------------------------------------
-# Pure rules.
-
-
 def final_message(question: str) -> str:
     """The text of the one message that follows the chat's own."""
     return f"{NOTE}\nQuestion: {question}"
@@ -83,9 +78,8 @@ def content_budget(args: Args) -> int | None:
     budget = int(args.max_context_tokens - args.max_tokens - args.reserve_tokens)
     if budget <= 0:
         raise UsageError(
-            f"no room for the chat: --max-context-tokens {args.max_context_tokens:,} - "
-            f"--max-tokens {args.max_tokens:,} - --reserve-tokens {args.reserve_tokens:,} is "
-            f"{budget:,}; raise the first or lower the others"
+            f"no room for the chat: --max-context-tokens {args.max_context_tokens:,} less "
+            f"--max-tokens and --reserve-tokens is {budget:,}; raise the first or lower the others"
         )
     return budget
 
@@ -103,17 +97,6 @@ def request_settings(args: Args) -> Row:
     return request_parameters(settings, args.thinking_json)
 
 
-def answer_row(question: QuestionRow, outcome: Outcome) -> Row:
-    """The line of an answered or failed question."""
-    return identity(question) | {
-        "question": question["question"],
-        "gold_answer": question["gold_answer"],
-        "rubric": question["rubric"],
-        "response": "" if isinstance(outcome, Failure) else outcome.text,
-        **outcome_columns(outcome),
-    }
-
-
 def needed_of(row: Row) -> Row:
     """What a resume needs of an answer: long ones are not held in memory."""
     return identity(row) | {
@@ -121,10 +104,6 @@ def needed_of(row: Row) -> Row:
         "finish_reason": row.get("finish_reason"),
         "response": "" if is_empty(row) else "…",
     }
-
-
-# ------------------------------------------------------------------------------------------------
-# The run.
 
 
 class Generation:
@@ -167,13 +146,18 @@ class Generation:
         outcome = await self.run.ask(job, body, shortened)
         if job.group.over:
             self.chats.forget(job.group.item)
-        row = answer_row(question, outcome)
+        row = identity(question) | {
+            "question": question["question"],
+            "gold_answer": question["gold_answer"],
+            "rubric": question["rubric"],
+            "response": outcome.text if isinstance(outcome, Reply) else "",
+            **outcome_columns(outcome),
+        }
         await self.log.save(row)  # first: trouble with the record costs no answer
         self.tally.add_row(row)
         if isinstance(outcome, Failure):
-            self.run.errors.say(
-                f"recorded without an answer: {outcome.text}", name_of(job.question)
-            )
+            text = f"recorded without an answer: {outcome.text}"
+            self.run.errors.say(text, name_of(job.question))
         else:
             self.tally.add_reply(outcome)
             if prompt:
@@ -198,6 +182,7 @@ def generate(args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Ro
     begun = time.monotonic()
     ended = Ended(0)
     tally = Tally(len(questions))
+    counts = tally.counts
     with RowLog(args.output, RESUME, keep=needed_of) as log:
         left = []
         for question in questions:
@@ -209,7 +194,10 @@ def generate(args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Ro
         chats.prepare(str(question["chat_id"]) for question in left)
         record = opened_record(args, questions, chats, new, log)
         if len(left) < len(questions):
-            say_done(args, tally)
+            failed = counts["failed"]
+            note = f", {failed:,} of them with an error (--retry-errors)" if failed else ""
+            done = plural(tally.total - tally.left, "question")
+            say(f"{args.output}: {done} done already{note}; {tally.left:,} to go")
         if left:
             record.save()
             gc.freeze()  # what is loaded stays: no collection need walk the vocabulary again
@@ -219,24 +207,10 @@ def generate(args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Ro
             log.compact()
     print("\n".join(tally.lines(time.monotonic() - begun)))
     if tally.left:
-        return closing(ended, f"{tally.counts['answered']:,} answered, {tally.left:,} left")
+        return closing(ended, f"{counts['answered']:,} answered, {tally.left:,} left")
     code = closing(ended, "")
-    say_next(args, tally.counts["failed"])
+    say_next(args, counts["failed"])
     return code
-
-
-def described(args: Args, questions_file: Path, chats_sha256: str) -> Row:
-    """What answers.run.json holds; `settings` and `data` bind a later resume."""
-    run = ("concurrency", "open_chats", "max_retries", "timeout", "on_overflow")
-    return new_record("beam_generate.py", args, request_settings(args)) | {
-        "data": {
-            "tag": "" if args.chats_file or args.questions_file else args.tag,
-            "questions_sha256": sha256_of_file(questions_file),
-            "chats_sha256": chats_sha256,
-        },
-        "shard": ["/".join(map(str, args.shard))],
-        "run": {name: getattr(args, name) for name in run},
-    }
 
 
 def opened_record(
@@ -246,19 +220,11 @@ def opened_record(
     record = Record(args, new, log.rows.values(), args.model)
     content, earlier = record.content, record.earlier
     content["selected"] = counted(questions, earlier.get("selected", {}))
-    content["shard"] = sorted({*earlier.get("shard", []), *content["shard"]})
+    content["shard"] = sorted({*earlier.get("shard", []), "{}/{}".format(*args.shard)})
     if earlier.get("data") == content["data"]:
         chats.shrunk.update(earlier.get("shrunk", {}))
     content["shrunk"] = dict(chats.shrunk)
     return record
-
-
-def say_done(args: Args, tally: Tally) -> None:
-    """What the output holds already."""
-    n = tally.counts["failed"]
-    failed = f", {n:,} of them with an error (--retry-errors)" if n else ""
-    done = plural(tally.total - tally.left, "question")
-    say(f"{args.output}: {done} done already{failed}; {tally.left:,} to go")
 
 
 def say_next(args: Args, failed: int) -> None:
@@ -271,10 +237,6 @@ def say_next(args: Args, failed: int) -> None:
         )
     judge = command.started_by("beam_judge.py")
     say(f"next: {judge} --answers {output} --judge-model … --judge-base-url …")
-
-
-# ------------------------------------------------------------------------------------------------
-# Command line.
 
 
 def parser() -> Parser:
@@ -326,11 +288,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     chats_file, questions_file = data_files(args.tag, args.chats_file, args.questions_file)
     budget = content_budget(args)
     questions = selected_questions(args, questions_file)
-    if not questions and args.shard[1] > 1:
-        say(f"--shard {args.shard[0]}/{args.shard[1]} is empty: fewer chats than parts")
-        return 0
     if not questions:
-        raise UsageError("no question is selected; loosen --question-types, --chats or --limit")
+        if args.shard == (1, 1):
+            raise UsageError("no question is selected; loosen --question-types, --chats or --limit")
+        say("--shard {}/{} is empty: fewer chats than parts".format(*args.shard))
+        return 0
     counter = load_counter(args.tokenizer, args.trust_remote_code) if args.tokenizer else None
     file = ChatsFile(chats_file)
     file.check(questions, questions_file)
@@ -339,8 +301,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         chats.prepare(str(question["chat_id"]) for question in questions)
         print("\n".join(dry_run(questions, chats, budget)))
         return 0
-    new = described(args, questions_file, file.sha256)
+    new = new_record("beam_generate.py", args, request_settings(args))
     new["settings"] |= {"tokenizer": counter.name if counter else "", "budget": budget}
+    new["data"] = {
+        "tag": "" if args.chats_file or args.questions_file else args.tag,
+        "questions_sha256": sha256_of_file(questions_file),
+        "chats_sha256": file.sha256,
+    }
+    run = ("concurrency", "open_chats", "max_retries", "timeout", "on_overflow")
+    new["run"] = {name: getattr(args, name) for name in run}
     return generate(args, questions, chats, new, key)
 
 

@@ -23,22 +23,18 @@ class Outage:
     one of a question, and confirmed when a probe fails, too.
     """
 
-    def __init__(self) -> None:
-        self._in_a_row = 0
-        self.since = 0.0
-        self.down = False
-        self.confirmed = False
-        self.has_answered = False
+    _in_a_row = 0
+    since = 0.0
+    down = confirmed = has_answered = False
 
     def failed(self, now: float, was_last: bool) -> bool:
         """An attempt failed; whether the endpoint has just gone down."""
         if not self._in_a_row:
             self.since = now
         self._in_a_row += 1
-        if self.down or not (was_last or self._in_a_row >= FAILURES_OF_AN_OUTAGE):
-            return False
-        self.down = True
-        return True
+        was_up = not self.down
+        self.down = self.down or was_last or self._in_a_row >= FAILURES_OF_AN_OUTAGE
+        return was_up and self.down
 
     def replied(self) -> None:
         """Something came back that is neither transient nor busy trouble."""
@@ -48,11 +44,7 @@ class Outage:
 
 
 async def wait_until_up(
-    endpoint: Endpoint,
-    probe: Sequence[bytes],
-    outage: Outage,
-    max_outage: float,
-    waits: Waits,
+    endpoint: Endpoint, probe: Sequence[bytes], outage: Outage, max_outage: float, waits: Waits
 ) -> str:
     """Ask with `probe` after 1, 2, 4 … 60 s, until any reply ends the outage.
 

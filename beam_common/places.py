@@ -1,7 +1,4 @@
-"""How many requests may be in flight, and how long to wait: learned from an endpoint's replies.
-
-Pure: without a clock and without a network.
-"""
+"""How many requests may be in flight, and how long to wait: without a clock, without a network."""
 
 from __future__ import annotations
 
@@ -58,11 +55,9 @@ class Places:
     def answered(self) -> None:
         self._answers += 1
         tried = self.limit >= self._refused_at
-        needed = 1
+        needed = self._patience if self.limit + 1 == self._refused_at else 1
         if tried:
             needed = self.limit
-        elif self.limit + 1 == self._refused_at:
-            needed = self._patience
         if self.limit == self.most or self._answers < needed:
             return
         if tried:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace as Args
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from beam_common.cli import shown_url
@@ -38,12 +38,10 @@ def outcome_columns(outcome: Outcome) -> Row:
 
 def counted(questions: Sequence[QuestionRow], earlier: Row) -> Row:
     """chat -> ability -> how many questions are selected, those of earlier runs included."""
-    now = Counter((str(q["chat_id"]), q["question_type"]) for q in questions)
-    selected = {chat: dict(abilities) for chat, abilities in earlier.items()}
-    for (chat, ability), n in now.items():
-        of_chat = selected.setdefault(chat, {})
-        of_chat[ability] = max(n, of_chat.get(ability, 0))
-    return selected
+    now: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for question in questions:
+        now[str(question["chat_id"])][question["question_type"]] += 1
+    return earlier | {chat: dict(n | Counter(earlier.get(chat, {}))) for chat, n in now.items()}
 
 
 class Record:
@@ -68,8 +66,8 @@ class Record:
         """
         if not reply.model:
             return False
-        name = reply.model + (f" via {reply.provider}" if reply.provider else "")
-        name = one_line(name, 200)
+        via = f" via {reply.provider}" if reply.provider else ""
+        name = one_line(reply.model + via, 200)
         new = name not in self._served
         if new and (self._served or reply.model != self._asked):
             say(f"note: the endpoint names the model that answers {name} (asked: {self._asked})")

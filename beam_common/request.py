@@ -30,38 +30,27 @@ def body_of(settings: bytes, chat_id: str, text: str, before: Sequence[bytes] = 
     return encode_body(settings, before, encode_json({"role": "user", "content": text}))
 
 
-def probe(settings: Json) -> list[bytes]:
-    """A one-line chat with a run's settings that asks for one token."""
-    limits = settings.keys() & {"max_tokens", "max_completion_tokens"}
-    short = {**settings, **dict.fromkeys(limits, 1)}
-    return body_of(encode_json(short), "probe", "Hello")
-
-
-def longest_reply(settings: Json) -> int:
-    """Bytes of a reply that are read: as many as the token limit allows."""
-    tokens = settings.get("max_completion_tokens") or settings.get("max_tokens")
-    return max(SMALLEST_LIMIT, BYTES_A_TOKEN * tokens if isinstance(tokens, int) else 0)
-
-
 def start_run(args: Args, key: str, flags: Flags, settings: Json, order: Order) -> Run:
     """A run that asks `order`'s jobs, with `settings` in each body."""
     if not settings.get("stream"):
         flags = replace(flags, no_stream="")
+    limits = settings.keys() & {"max_tokens", "max_completion_tokens"}
+    most = max((n for name in limits if isinstance(n := settings[name], int)), default=0)
     endpoint = Endpoint(
         args.base_url,
         key,
         timeout=args.timeout,
         headers=dict(args.header),
         flags=flags,
-        longest_reply=longest_reply(settings),
+        longest_reply=max(SMALLEST_LIMIT, BYTES_A_TOKEN * most),
     )
-    return Run(endpoint, order, args, probe(settings))
+    one_token = encode_json({**settings, **dict.fromkeys(limits, 1)})
+    return Run(endpoint, order, args, probe=body_of(one_token, "probe", "Hello"))
 
 
 def announce(args: Args, what: str) -> None:
     """Say what is asked now."""
-    url = shown_url(args.base_url)
-    say(f"{now_text()} {what} at {url}, {args.concurrency} in flight")
+    say(f"{now_text()} {what} at {shown_url(args.base_url)}, {args.concurrency} in flight")
 
 
 def closing(ended: Ended, left: str) -> int:

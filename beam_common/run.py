@@ -62,9 +62,15 @@ class Run:
     Of the flags it heeds --concurrency, --max-retries, --max-outage and --stop-after-failures.
     """
 
+    _probing: asyncio.Task[None] | None = None
+    _pause_until = _next_note = 0.0
+    _stopped: Ended | None = None
+    _broken: Exception | None = None
+    _has_answered = False
+    _last = ""  # failure that was final
+
     def __init__(self, endpoint: Endpoint, order: Order, args: Args, probe: Sequence[bytes]):
         self._endpoint, self.order, self._args, self._probe_body = endpoint, order, args, probe
-        self._waits = WAITS
         self.places = Places(connections_allowed(args.concurrency))
         self._outage = Outage()
         self._jobs: set[Job] = set()  # whose tasks run
@@ -72,14 +78,8 @@ class Run:
         self._flying: set[Job] = set()  # with a request on its way
         self._held: dict[Job, asyncio.Future[bool]] = {}
         self._suspects: list[Job] = []  # that failed since the endpoint last replied
-        self._probing: asyncio.Task[None] | None = None
-        self._pause_until = self._next_note = 0.0
-        self._stopped: Ended | None = None
-        self._broken: Exception | None = None
         self._over = asyncio.Event()
         self.errors = Repeats()
-        self._has_answered = False
-        self._last = ""  # failure that was final
 
     def in_flight(self) -> str:
         """For the progress: how many are in flight, where fewer may be than was asked for."""
@@ -148,11 +148,14 @@ class Run:
                 job.task.cancel()
         self._look_for_end()
 
-    # -- sending ---------------------------------------------------------------------------------
-
     def send(self) -> None:
         """Give each free place to the next job."""
-        while self._may_send() and (job := self.order.next(time.monotonic())):
+        now = time.monotonic()
+        halted = self._stopped or self._outage.down or now < self._pause_until
+        while not halted and len(self._placed) < self.places.limit:
+            job = self.order.next(now)
+            if not job:
+                break
             self._placed.add(job)
             if job.turn:
                 job.turn.set_result(None)
@@ -160,14 +163,6 @@ class Run:
                 self._jobs.add(job)
                 job.task = asyncio.create_task(self._do(job))
         self._look_for_end()
-
-    def _may_send(self) -> bool:
-        return not (
-            self._stopped
-            or self._outage.down
-            or len(self._placed) >= self.places.limit
-            or time.monotonic() < self._pause_until
-        )
 
     async def _turn(self, job: Job) -> None:
         """Wait for a place; a job has one when its task begins. CancelledError after a stop."""
@@ -177,7 +172,7 @@ class Run:
             return
         self._placed.discard(job)
         self.order.again(job)
-        job.turn = asyncio.get_running_loop().create_future()
+        job.turn = asyncio.Future()
         self.send()
         await job.turn
 
@@ -212,8 +207,6 @@ class Run:
             self._broken = self._broken or error
             self.stop(Ended(1), drop=True)
 
-    # -- what follows from an outcome ------------------------------------------------------------
-
     def _answered(self, job: Job) -> None:
         self._has_answered = True
         self.places.answered()
@@ -228,8 +221,8 @@ class Run:
                 job.attempts -= 1
             self._release_held(self._suspects, False)
             self.order.reopen()
-            down = duration_text(time.monotonic() - self._outage.since)
-            say(f"the endpoint answers again, after {down}")
+            down = time.monotonic() - self._outage.since
+            say(f"the endpoint answers again, after {duration_text(down)}")
         self._suspects.clear()
         self._outage.replied()
         if self._probing:
@@ -242,7 +235,7 @@ class Run:
         if now >= self._next_note:
             self._next_note = now + NOTE_SECONDS
             self.errors.say(f"asked again: {failure.text}")
-        wait = min(failure.wait or 0.0, self._waits.longest_named)
+        wait = min(failure.wait or 0.0, WAITS.longest_named)
         if failure.kind == "busy":
             self.places.busy(len(self._flying))
             if not job.alone:
@@ -250,11 +243,15 @@ class Run:
                 return False
         if not self._outage.confirmed:
             job.attempts += 1
+        used_up = job.attempts >= self._args.max_retries
         if failure.kind == "transient":
-            self._suspect(job)
-        if job.attempts >= self._args.max_retries:
+            if not self._outage.confirmed:
+                self._suspects.append(job)
+            if self._outage.failed(now, used_up):
+                self._probing = asyncio.create_task(self._guarded(self._probe))
+        if used_up:
             return True
-        pause = max(wait, backoff(job.attempts, self._waits))
+        pause = max(wait, backoff(job.attempts, WAITS))
         self._pause(pause if failure.kind == "busy" else wait)
         self._placed.discard(job)
         self.send()
@@ -269,32 +266,18 @@ class Run:
             loop = asyncio.get_running_loop()
             loop.call_later(seconds + 0.001, loop.call_soon, self.send)
 
-    # -- outages ---------------------------------------------------------------------------------
-
-    def _suspect(self, job: Job) -> None:
-        if not self._outage.confirmed:
-            self._suspects.append(job)
-        used_up = job.attempts >= self._args.max_retries
-        if self._outage.failed(time.monotonic(), used_up):
-            self._probing = asyncio.create_task(self._guarded(self._probe))
-
     async def _probe(self) -> None:
         most = self._args.max_outage
-        reason = await wait_until_up(
-            self._endpoint, self._probe_body, self._outage, most, self._waits
-        )
+        reason = await wait_until_up(self._endpoint, self._probe_body, self._outage, most, WAITS)
         if reason:
             self.stop(Ended(1, reason))
         else:
             self._replied()
 
-    # -- failed jobs -----------------------------------------------------------------------------
-
     async def _may_record(self, job: Job, failure: Failure) -> bool:
         """Wait until an answer shows that the endpoint works; False: ask again, it was down."""
         self._placed.discard(job)
-        held: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._held[job] = held
+        held = self._held[job] = asyncio.Future()
         self._last = failure.with_advice
         self.send()
         return await held
@@ -311,12 +294,11 @@ class Run:
         if self._stopped or self._outage.down or not self._held:
             return
         questions = {job.question for job in self._held}
-        chats = {chat for chat, _, _ in questions}
+        chats = {question[0] for question in questions}
         most = self._args.stop_after_failures
         if most and len(questions) >= most and len(chats) >= min(2, self.order.chats):
-            failed = f"{plural(len(questions), 'question')} in a row failed"
-            wrong = "which looks like a wrong setting; none of them is recorded. The last one"
-            self.stop(Ended(1, f"{failed}, {wrong}: {self._last}"))
+            failed = f"{plural(len(questions), 'question')} in a row failed, none is recorded"
+            self.stop(Ended(1, f"{failed}; it looks like a wrong setting: {self._last}"))
         elif self.order.over and len(self._held) == len(self._jobs):
             if self._has_answered:
                 self._release_held(self._held, True)

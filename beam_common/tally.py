@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
-from beam_common.chats import Prompt
+from beam_common.chats import Prompt, utf8_length
 from beam_common.messages import say
 from beam_common.progress import duration_text, short_count
 from beam_common.reply import Reply
@@ -23,11 +23,6 @@ DIFFERENT_LENGTH = 96  # three questions of one chat may have as many tokens, an
 NO_ROOM_SHARE = 0.5  # of max_tokens; an answer cut below it ran into the server's own window
 
 
-def is_cut(row: Json) -> bool:
-    """Whether an answer ended at the length limit."""
-    return row.get("error") is None and row.get("finish_reason") == "length"
-
-
 class Tally:
     """Counts of questions are of the file, those of tokens of this run."""
 
@@ -43,13 +38,12 @@ class Tally:
         if row.get("error") is not None:
             self.counts["failed"] += 1
         else:
-            self.counts.update(answered=1, empty=is_empty(row), cut=is_cut(row))
+            cut = row.get("finish_reason") == "length"
+            self.counts.update(answered=1, empty=is_empty(row), cut=cut)
 
     def add_reply(self, reply: Reply) -> None:
-        for name, count in (
-            ("prompt", reply.prompt_tokens),
-            ("completion", reply.completion_tokens),
-        ):
+        tokens = {"prompt": reply.prompt_tokens, "completion": reply.completion_tokens}
+        for name, count in tokens.items():
             self.counts[name] += count or 0
             self.counts[f"unknown {name}"] += count is None
         if reply.cached_tokens is not None:
@@ -79,9 +73,8 @@ class Tally:
             unknown = n[f"unknown {name}"]
             note = f" (unknown for {unknown:,})" if unknown else ""
             lines.append(f"{name} tokens of this run: {n[name]:,}{note}")
-        lines.append(f"cached share of the prompt tokens: {self.cached_share()}")
-        lines.append(f"elapsed: {duration_text(seconds)}")
-        return lines
+        cached = f"cached share of the prompt tokens: {self.cached_share()}"
+        return [*lines, cached, f"elapsed: {duration_text(seconds)}"]
 
 
 class Suspicions:
@@ -91,23 +84,22 @@ class Suspicions:
         self._max_tokens = max_tokens or 0
         self._said: set[str] = set()
         self._answers = self._cut = 0
-        self._sizes: dict[int, list[int]] = defaultdict(list)  # bytes of prompts, by their tokens
+        self._sizes: dict[int, set[int]] = defaultdict(set)  # bytes of prompts, by their tokens
 
     def look_at(self, row: Json, prompt: Prompt) -> None:
         """`row`: an answer of this run; `prompt`: what it was asked with."""
         name = name_of(key_of(row))
+        self._answers += 1
         if REASONING_MARKS.search(row["response"]):
             self._warn(
                 "reasoning",
                 f"{name}: the answer holds marks of reasoning; answers are stored and judged as "
                 "received: start the server with a reasoning parser if they should not be there",
             )
-        self._answers += 1
-        if is_cut(row):
+        if row["finish_reason"] == "length":
             self._look_at_cut_answer(row["completion_tokens"], name)
         reported = row["prompt_tokens"]
-        size = len(row["question"].encode("utf-8", "surrogatepass")) + prompt.kept_bytes
-        if reported is not None and self._is_too_small(reported, size, prompt):
+        if reported is not None and self._is_too_small(reported, row["question"], prompt):
             self._warn(
                 "cut prompt",
                 f"{name}: the endpoint reports {reported:,} prompt tokens for "
@@ -131,14 +123,14 @@ class Suspicions:
                 "--max-context-tokens",
             )
 
-    def _is_too_small(self, reported: int, size: int, prompt: Prompt) -> bool:
-        """Whether a prompt of `size` bytes, its question included, has more tokens than that."""
+    def _is_too_small(self, reported: int, question: str, prompt: Prompt) -> bool:
+        """Whether a prompt must have more tokens than that."""
         sizes = self._sizes[reported]
-        sizes.append(size)
-        differ = max(sizes) - min(sizes) >= DIFFERENT_LENGTH and len(set(sizes)) >= EQUAL_COUNTS
+        sizes.add(utf8_length(question) + prompt.kept_bytes)
+        if len(sizes) >= EQUAL_COUNTS and max(sizes) - min(sizes) >= DIFFERENT_LENGTH:
+            return True
         by_bytes = prompt.kept_bytes / BYTES_A_TOKEN
-        least = SHARE_OF_OUR_COUNT * prompt.kept_tokens if prompt.counted else by_bytes
-        return differ or reported < least
+        return reported < (SHARE_OF_OUR_COUNT * prompt.kept_tokens if prompt.counted else by_bytes)
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._said:
