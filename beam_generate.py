@@ -20,6 +20,7 @@ import shlex
 import time
 from argparse import Namespace as Args
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from beam_common import command
 from beam_common.chats import Chats, ChatsFile, Prompt
@@ -48,7 +49,7 @@ from beam_common.progress import Progress
 from beam_common.questions import data_files, selected_questions
 from beam_common.record import Record, counted, new_record, outcome_columns
 from beam_common.release import tag_of
-from beam_common.reply import Outcome, Reply
+from beam_common.reply import Reply
 from beam_common.request import announce, body_of, closing, start_run
 from beam_common.rowlog import RowLog, output_path
 from beam_common.rows import QuestionRow, Row, identity, is_empty, key_of, name_of
@@ -106,11 +107,15 @@ def needed_of(row: Row) -> Row:
     }
 
 
+@dataclass
 class Generation:
     """Asks the open questions of a run and saves their answers."""
 
-    def __init__(self, args: Args, chats: Chats, log: RowLog, record: Record, tally: Tally) -> None:
-        self.args, self.chats, self.log, self.record, self.tally = args, chats, log, record, tally
+    args: Args
+    chats: Chats
+    log: RowLog
+    record: Record
+    tally: Tally
 
     async def go(self, questions: Sequence[QuestionRow], key: str) -> Ended:
         groups: dict[str, Group] = {}
@@ -163,10 +168,6 @@ class Generation:
             if prompt:
                 self.suspicions.look_at(row, prompt)
         self.progress.step()
-        await self.note(outcome)
-
-    async def note(self, outcome: Outcome) -> None:
-        """Bring the record on the disk up to date, where there is something new."""
         new_model = isinstance(outcome, Reply) and self.record.note_model(outcome)
         shrunk = dict(self.chats.shrunk)
         if new_model or shrunk != self.record.content["shrunk"]:
@@ -208,9 +209,8 @@ def generate(args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Ro
     print("\n".join(tally.lines(time.monotonic() - begun)))
     if tally.left:
         return closing(ended, f"{counts['answered']:,} answered, {tally.left:,} left")
-    code = closing(ended, "")
     say_next(args, counts["failed"])
-    return code
+    return closing(ended, "")
 
 
 def opened_record(
@@ -280,10 +280,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.output = output_path(args.output)
     key = ""
     if not args.dry_run:
-        for flag, value in (("--model", args.model), ("--base-url", args.base_url)):
-            if not value:
-                raise UsageError(f"{flag} is required (or --dry-run; see --help)")
-        args.base_url = normalise_base_url(args.base_url, "--base-url")
+        if not args.model:
+            raise UsageError("--model is required (or --dry-run; see --help)")
+        args.base_url = normalise_base_url(args.base_url or "", "--base-url")
         key = api_key(args.api_key, "BEAM_API_KEY", "--api-key")
     chats_file, questions_file = data_files(args.tag, args.chats_file, args.questions_file)
     budget = content_budget(args)

@@ -63,10 +63,10 @@ async def wait_until_up(
         if not outage.confirmed:
             say(f"the endpoint is down: {outcome.text}; asking it now and then until it answers")
         outage.confirmed = True
-        down = time.monotonic() - outage.since
-        if outage.has_answered and down >= max_outage:
-            reason = f"the endpoint was down for {duration_text(max_outage)} (--max-outage)"
-            return f"{reason}; the last attempt: {outcome.with_advice}"
-        if not outage.has_answered and down >= waits.never_answered:
-            url = shown_url(endpoint.base_url)
-            return f"nothing at {url} answers: is the server running? {outcome.with_advice}"
+        longest = max_outage if outage.has_answered else waits.never_answered
+        if time.monotonic() - outage.since >= longest:
+            reason = f"the endpoint was down for {duration_text(longest)} (--max-outage)."
+            if not outage.has_answered:
+                url = shown_url(endpoint.base_url)
+                reason = f"nothing at {url} answers: is the server running?"
+            return f"{reason} The last attempt: {outcome.with_advice}"

@@ -27,13 +27,9 @@ def new_record(program: str, args: Args, body: Row) -> Row:
 
 def outcome_columns(outcome: Outcome) -> Row:
     """What a row says of a reply besides its text, or of a failure."""
-    reply = Reply("") if isinstance(outcome, Failure) else outcome
-    return {
-        "finish_reason": reply.finish_reason,
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "error": outcome.text if isinstance(outcome, Failure) else None,
-    }
+    names = ("finish_reason", "prompt_tokens", "completion_tokens")
+    columns = {name: getattr(outcome, name, None) for name in names}
+    return columns | {"error": outcome.text if isinstance(outcome, Failure) else None}
 
 
 def counted(questions: Sequence[QuestionRow], earlier: Row) -> Row:

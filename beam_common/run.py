@@ -121,7 +121,11 @@ class Run:
                 await self._turn(job)
                 outcome = await self._attempt(job, await body())
                 if isinstance(outcome, Reply):
-                    self._answered(job)
+                    self._has_answered = True
+                    self.places.answered()
+                    self.order.begun(job, time.monotonic())
+                    self._replied()
+                    self._release_held(self._held, True)
                     return outcome
                 if outcome.kind == "fatal":
                     self.stop(Ended(1, outcome.with_advice))
@@ -206,13 +210,6 @@ class Run:
         except Exception as error:
             self._broken = self._broken or error
             self.stop(Ended(1), drop=True)
-
-    def _answered(self, job: Job) -> None:
-        self._has_answered = True
-        self.places.answered()
-        self.order.begun(job, time.monotonic())
-        self._replied()
-        self._release_held(self._held, True)
 
     def _replied(self) -> None:
         """The endpoint is there."""
