@@ -87,12 +87,8 @@ def content_budget(args: Args) -> int | None:
 
 def request_settings(args: Args) -> Row:
     """The request's body: everything but the messages."""
-    settings = {
-        "model": args.model,
-        "temperature": args.temperature,
-        "top_p": args.top_p,
-        "max_tokens": args.max_tokens,
-    }
+    names = ("model", "temperature", "top_p", "max_tokens")
+    settings = {name: getattr(args, name) for name in names}
     if args.stream:
         settings |= {"stream": True, "stream_options": {"include_usage": True}}
     return request_parameters(settings, args.thinking_json)
@@ -123,8 +119,8 @@ class Generation:
             chat_id = str(question["chat_id"])
             groups.setdefault(chat_id, Group(chat_id)).add(key_of(question), question)
         order = Order(list(groups.values()), self.args.open_chats, opener_first=True)
-        what = f"asking {plural(len(questions), 'question')} about {plural(order.chats, 'chat')}"
-        announce(self.args, what)
+        asked = plural(len(questions), "question")
+        announce(self.args, f"asking {asked} about {plural(order.chats, 'chat')}")
         body = request_settings(self.args)
         self.settings = encode_json(body)
         self.suspicions = Suspicions(body.get("max_tokens"))
@@ -160,17 +156,18 @@ class Generation:
         }
         await self.log.save(row)  # first: trouble with the record costs no answer
         self.tally.add_row(row)
+        shrunk = dict(self.chats.shrunk)
+        is_news = shrunk != self.record.content["shrunk"]
         if isinstance(outcome, Failure):
             text = f"recorded without an answer: {outcome.text}"
             self.run.errors.say(text, name_of(job.question))
         else:
             self.tally.add_reply(outcome)
+            is_news |= self.record.note_model(outcome)
             if prompt:
                 self.suspicions.look_at(row, prompt)
         self.progress.step()
-        new_model = isinstance(outcome, Reply) and self.record.note_model(outcome)
-        shrunk = dict(self.chats.shrunk)
-        if new_model or shrunk != self.record.content["shrunk"]:
+        if is_news:
             self.record.content["shrunk"] = shrunk
             await asyncio.to_thread(self.record.save)
 
@@ -193,12 +190,18 @@ def generate(args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Ro
             else:
                 tally.add_row(row)
         chats.prepare(str(question["chat_id"]) for question in left)
-        record = opened_record(args, questions, chats, new, log)
+        record = Record(args, new, log.rows.values(), args.model)
+        content, earlier = record.content, record.earlier
+        content["selected"] = counted(questions, earlier.get("selected", {}))
+        content["shard"] = sorted({*earlier.get("shard", []), "{}/{}".format(*args.shard)})
+        if earlier.get("data") == new["data"]:
+            chats.shrunk.update(earlier.get("shrunk", {}))
+        content["shrunk"] = dict(chats.shrunk)
         if len(left) < len(questions):
             failed = counts["failed"]
             note = f", {failed:,} of them with an error (--retry-errors)" if failed else ""
-            done = plural(tally.total - tally.left, "question")
-            say(f"{args.output}: {done} done already{note}; {tally.left:,} to go")
+            done = plural(len(questions) - len(left), "question")
+            say(f"{args.output}: {done} done already{note}; {len(left):,} to go")
         if left:
             record.save()
             gc.freeze()  # what is loaded stays: no collection need walk the vocabulary again
@@ -211,20 +214,6 @@ def generate(args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Ro
         return closing(ended, f"{counts['answered']:,} answered, {tally.left:,} left")
     say_next(args, counts["failed"])
     return closing(ended, "")
-
-
-def opened_record(
-    args: Args, questions: Sequence[QuestionRow], chats: Chats, new: Row, log: RowLog
-) -> Record:
-    """The record of this run, bound to what the output holds."""
-    record = Record(args, new, log.rows.values(), args.model)
-    content, earlier = record.content, record.earlier
-    content["selected"] = counted(questions, earlier.get("selected", {}))
-    content["shard"] = sorted({*earlier.get("shard", []), "{}/{}".format(*args.shard)})
-    if earlier.get("data") == content["data"]:
-        chats.shrunk.update(earlier.get("shrunk", {}))
-    content["shrunk"] = dict(chats.shrunk)
-    return record
 
 
 def say_next(args: Args, failed: int) -> None:

@@ -1,12 +1,8 @@
 """Many requests at once: who is sent when, what is asked again, what ends a run.
 
 A job is a task that calls `Run.ask` and saves what it gets. It holds one of the `Places` from its
-turn until it has saved a reply; while it waits for another attempt it holds none.
-
-    Order    which job goes next                    (schedule)
-    Places   how many may be in flight              (places)
-    Outage   whether the endpoint is up             (outage)
-    held     failed jobs that wait for an answer: only then they are recorded
+turn until it has saved a reply; while it waits for another attempt it holds none. A failed one is
+held until another is answered: only then it is recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ import contextlib
 import signal
 import time
 from argparse import Namespace as Args
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from beam_common.command import connections_allowed, signals_caught
@@ -57,10 +53,7 @@ class Flight(Watch):
 
 
 class Run:
-    """Drives jobs to their end. `probe`: the body of a request that finds out who is there.
-
-    Of the flags it heeds --concurrency, --max-retries, --max-outage and --stop-after-failures.
-    """
+    """Drives jobs to their end. `probe`: the body of a request that finds out who is there."""
 
     _probing: asyncio.Task[None] | None = None
     _pause_until = _next_note = 0.0
@@ -193,16 +186,18 @@ class Run:
 
     async def _do(self, job: Job) -> None:
         try:
-            await self._guarded(self._work, job)
+            with self._guarded():
+                await self._work(job)
         finally:
             self._jobs.discard(job)
             self._placed.discard(job)
             self.send()
 
-    async def _guarded(self, work: Callable[..., Awaitable[None]], *args: Job) -> None:
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
         """An error that is no endpoint's ends the run."""
         try:
-            await work(*args)
+            yield
         except StoppedEarly as error:
             self.stop(Ended(1, str(error)), drop=True)
         except UsageError as error:  # what is in flight is paid for and may finish
@@ -212,7 +207,6 @@ class Run:
             self.stop(Ended(1), drop=True)
 
     def _replied(self) -> None:
-        """The endpoint is there."""
         if self._outage.confirmed:
             for job in self._suspects:  # their attempts were the outage's
                 job.attempts -= 1
@@ -245,7 +239,7 @@ class Run:
             if not self._outage.confirmed:
                 self._suspects.append(job)
             if self._outage.failed(now, used_up):
-                self._probing = asyncio.create_task(self._guarded(self._probe))
+                self._probing = asyncio.create_task(self._probe())
         if used_up:
             return True
         pause = max(wait, backoff(job.attempts, WAITS))
@@ -265,11 +259,12 @@ class Run:
 
     async def _probe(self) -> None:
         most = self._args.max_outage
-        reason = await wait_until_up(self._endpoint, self._probe_body, self._outage, most, WAITS)
-        if reason:
-            self.stop(Ended(1, reason))
-        else:
-            self._replied()
+        with self._guarded():
+            why = await wait_until_up(self._endpoint, self._probe_body, self._outage, most, WAITS)
+            if why:
+                self.stop(Ended(1, why))
+            else:
+                self._replied()
 
     async def _may_record(self, job: Job, failure: Failure) -> bool:
         """Wait until an answer shows that the endpoint works; False: ask again, it was down."""

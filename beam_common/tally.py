@@ -97,7 +97,21 @@ class Suspicions:
                 "received: start the server with a reasoning parser if they should not be there",
             )
         if row["finish_reason"] == "length":
-            self._look_at_cut_answer(row["completion_tokens"], name)
+            self._cut += 1
+            if self._cut == self._answers == FIRST_ANSWERS:
+                self._warn(
+                    "all cut",
+                    f"the first {FIRST_ANSWERS} answers all ended at the length limit: what they "
+                    "would have said is lost; raise --max-tokens, or let the model think less",
+                )
+            tokens = row["completion_tokens"]
+            if tokens is not None and tokens < NO_ROOM_SHARE * self._max_tokens:
+                self._warn(
+                    "no room",
+                    f"{name}: the answer ended after {tokens:,} of {self._max_tokens:,} tokens: "
+                    "the server's window left no room; raise --reserve-tokens or lower "
+                    "--max-context-tokens",
+                )
         reported = row["prompt_tokens"]
         if reported is not None and self._is_too_small(reported, row["question"], prompt):
             self._warn(
@@ -105,22 +119,6 @@ class Suspicions:
                 f"{name}: the endpoint reports {reported:,} prompt tokens for "
                 f"{prompt.kept_bytes:,} bytes of chat: it may cut long prompts silently, so that "
                 "its answers are about another chat; lower --max-context-tokens to what it takes",
-            )
-
-    def _look_at_cut_answer(self, tokens: int | None, name: str) -> None:
-        self._cut += 1
-        if self._cut == self._answers == FIRST_ANSWERS:
-            self._warn(
-                "all cut",
-                f"the first {FIRST_ANSWERS} answers all ended at the length limit: what they would "
-                "have said is lost; raise --max-tokens, or let the model think less",
-            )
-        if tokens is not None and tokens < NO_ROOM_SHARE * self._max_tokens:
-            self._warn(
-                "no room",
-                f"{name}: the answer ended after {tokens:,} of {self._max_tokens:,} tokens: the "
-                "server's window left no room; raise --reserve-tokens or lower "
-                "--max-context-tokens",
             )
 
     def _is_too_small(self, reported: int, question: str, prompt: Prompt) -> bool:
