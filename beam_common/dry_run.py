@@ -11,7 +11,6 @@ from beam_common.rows import QuestionRow
 
 
 def dry_run(questions: Sequence[QuestionRow], chats: Chats, budget: int | None) -> list[str]:
-    """Statistics of the prompts that a run would send."""
     row = "{:>8} {:>10} {:>9} {:>9} {:>12} {:>12}".format
     lines = [row("chat", "questions", "messages", "left out", "tokens", "sent")]
     total = distinct = 0

@@ -49,7 +49,6 @@ def start_run(args: Args, key: str, flags: Flags, settings: Json, order: Order) 
 
 
 def announce(args: Args, what: str) -> None:
-    """Say what is asked now."""
     say(f"{now_text()} {what} at {shown_url(args.base_url)}, {args.concurrency} in flight")
 
 

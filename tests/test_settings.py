@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +222,9 @@ def test_selected_questions_add_up_over_the_runs_of_a_file() -> None:
 def test_the_models_that_answer_are_counted_and_each_is_told_of_once(
     tmp_path: Path, capsys: Capsys, named: list[str], told: int
 ) -> None:
-    path = tmp_path / "answers.run.json"
+    args = Namespace(output=tmp_path / "answers.jsonl", allow_mixed=False)
     for expected in (told, 0):  # the second run knows them from the first
-        record = Record(path, load_sidecar(path) or {"program": "beam_generate.py"}, "m")
+        record = Record(args, record_of(), [{"error": None}], "m")
         for name in named:
             model, _, provider = name.partition(" via ")
             record.note_model(Reply("", model=model or None, provider=provider or None))
