@@ -77,6 +77,7 @@ class Endpoint:
         self._flags = replace(flags, url=shown_url(base_url))
         self._transport = Transport(base_url)
         self._headers = {
+            "host": self._transport.host,
             "user-agent": f"BEAM/{VERSION}",
             "accept-encoding": "identity",
             "connection": "close",
@@ -100,14 +101,14 @@ class Endpoint:
         headers.append(("content-length", str(size)))
         silence = asyncio.timeout_at(self._deadline(short=True))
         content = self._sending(body, silence, watch)
-        url = self._transport.url
+        request = self._transport.request(headers=headers, content=content)
         try:
             async with (
                 asyncio.timeout(WHOLE_ATTEMPT * self._timeout),
                 silence,
                 self._transport.connection() as connection,
-                connection.stream("POST", url, headers=headers, content=content) as response,
             ):
+                response = await connection.handle_async_request(request)
                 await self._receive(response, silence, received)
         except self._transport.troubles as error:
             received.fail(self._broken(error))

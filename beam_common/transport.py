@@ -32,21 +32,22 @@ PROXY = r"(?:http://)?(?:([^/?#]*)@)?((?:[\w.-]+|\[[\da-fA-F:]+\])(?::\d+)?)/?"
 class Transport:
     """The way to an endpoint, as the environment has it. UsageError where that cannot be used.
 
-    `connection` makes a connection of httpcore, `troubles` is what it raises.
+    `connection` and `request` make what httpcore calls so, `troubles` is what these raise.
     """
 
     def __init__(self, base_url: str) -> None:
         import httpcore2
 
         parts = urlsplit(quote(base_url, safe=string.punctuation))
-        credentials, _, host = parts.netloc.rpartition("@")
+        credentials, _, self.host = parts.netloc.rpartition("@")
         path = parts.path.rstrip("/") + "/chat/completions"
-        self.url = httpcore2.URL(urlunsplit(parts._replace(netloc=host, path=path)))
+        url = httpcore2.URL(urlunsplit(parts._replace(netloc=self.host, path=path)))
+        self.request = partial(httpcore2.Request, "POST", url)
         self.authorization = _basic(credentials)
         self.troubles = (httpcore2.ProtocolError, httpcore2.ProxyError, OSError)
         tls = _tls_context() if parts.scheme == "https" else None
         options: Any = {"ssl_context": tls, "network_backend": self}
-        self.connection: Any = partial(httpcore2.AsyncHTTPConnection, self.url.origin, **options)
+        self.connection: Any = partial(httpcore2.AsyncHTTPConnection, url.origin, **options)
         self.proxy, credentials = _proxy_for(parts)
         if self.proxy:
             if credentials:
@@ -61,7 +62,8 @@ class Transport:
             lambda: asyncio.StreamReaderProtocol(reader),
             host,
             port,
-            happy_eyeballs_delay=0.25,  # until the next address of a host is tried beside it
+            # Until the next address of a name is tried beside the first; a number has one.
+            happy_eyeballs_delay=0.25 if host.strip("0123456789.") else None,
         )
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
