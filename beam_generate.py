@@ -61,7 +61,7 @@ from beam_common.tokens import KIMI, load_counter
 # The wording of BEAM's own answer generation, blank at the end of the first line included.
 NOTE = "NOTE: Only provide the answer without any explanations. "
 FLAGS = Flags(
-    parameters=("temperature", "top_p", "max_tokens", "model"),  # errors about any name the model
+    parameters=("temperature", "top_p", "max_tokens", "model"),  # which any error may name
     no_stream="start again with --no-stream",
     too_long="see --max-context-tokens and --on-overflow",
 )

@@ -93,7 +93,7 @@ class Endpoint:
         chat_id: str = "",
         first_piece_only: bool = False,
     ) -> Outcome:
-        """Send one request, and read its reply, a streamed one as far as its first piece only."""
+        """Send one request and read its reply; a stream's first piece is enough on request."""
         received = Received(self._flags, watch.begun, first_piece_only)
         size = sum(map(len, body))
         chat_id = quote(chat_id, string.punctuation + " ", errors="replace")
@@ -134,7 +134,6 @@ class Endpoint:
         for piece in body:
             silence.reschedule(self._deadline())
             yield piece
-        silence.reschedule(self._deadline())
         watch.sent()
 
     async def _receive(self, response: Any, silence: asyncio.Timeout, received: Received) -> None:

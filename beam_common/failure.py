@@ -117,7 +117,7 @@ class ErrorBody:
     codes: str = ""
 
 
-def parsed(body: str | bytes | bytearray) -> Any:
+def parsed(body: str | bytearray) -> Any:
     """A body as JSON; None where it is none."""
     try:
         return json.loads(body)

@@ -31,10 +31,9 @@ Outcome = Reply | Failure
 
 BROKEN_OFF = r"(?i)^$|error|abort|cancel|insufficient_system_resource"  # finish_reasons
 TEXT_PARTS = (None, "text", "output_text")  # types; there are also parts of reasoning
-REASONING = ("reasoning_content", "reasoning")
 SURROGATE = re.compile("[\ud800-\udfff]")
 BLANKS = b"\xef\xbb\xbf \t\r\n"  # before a reply, a byte order mark among them
-IN_ONE_PIECE = (b"{", b"[", b"<", b"")  # how a reply begins that is no stream, or has not begun
+IN_ONE_PIECE = b"{[<"  # how a reply begins that is no stream
 FIELDS = (b"", b"event", b"id", b"retry")  # lines of a stream that hold nothing, comments first
 
 
@@ -159,7 +158,7 @@ class Received:
             self._usage = content.get("usage") or choice.get("usage") or self._usage
             self._parts.append(text)
             self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason
-            if not self._begun and (text or any(part.get(name) for name in REASONING)):
+            if not self._begun and (text or part.get("reasoning_content") or part.get("reasoning")):
                 self._begun = True
                 self._tell_begun()
                 if self._first_piece_only:
