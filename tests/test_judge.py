@@ -295,20 +295,21 @@ def test_exactly_the_missing_verdicts_are_asked_for_after(
 
 # --- Resume -------------------------------------------------------------------------------------
 
-CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "77-question": ({"question": "another?"}, ["half", "yes"]),
-    "response": ({"response": "silver"}, ["half", "yes"]),
-    "rubric": ({"rubric": ["yes", "yes b"]}, ["yes b"]),
+CHANGES: dict[str, tuple[dict[str, Any], list[str], float]] = {
+    "77-question": ({"question": "another?"}, ["half", "yes"], 1.0),
+    "response": ({"response": "silver"}, ["half", "yes"], 1.0),
+    "response-gone": ({"response": " "}, [], 0.0),
+    "rubric": ({"rubric": ["yes", "yes b"]}, ["yes b"], 1.0),
 }
 
 
-@pytest.mark.parametrize(("changes", "asked"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("changes", "asked", "score"), CHANGES.values(), ids=CHANGES)
 def test_what_has_changed_is_judged_again(
-    bench: Bench, changes: dict[str, Any], asked: list[str]
+    bench: Bench, changes: dict[str, Any], asked: list[str], score: float
 ) -> None:
     bench([answer("yes", "half")])
     ran = bench([answer("yes", "half", **changes)], script=lambda _: YES)
-    assert (ran.rc, bench.asked, bench.scores) == (0, asked, {("summarization", 0): 1.0})
+    assert (ran.rc, bench.asked, bench.scores) == (0, asked, {("summarization", 0): score})
 
 
 def test_a_score_that_had_no_room_follows_from_its_verdicts(
