@@ -28,6 +28,7 @@ EXTRA_HELP = (
     "object merged into the request body, or @FILE; its keys win, a top-level null takes the key "
     "out, {chat_id} in a string is replaced"
 )
+SMALL = 1e-9  # the smallest number above 0 that makes sense
 LONGEST_STRAY = 16  # characters of arguments that nobody knows: what is longer may be a key
 
 
@@ -71,13 +72,11 @@ def shown_url(url: str) -> str:
 def api_key(given: str | None, variable: str, flag: str) -> str:
     """The key of an endpoint, from its flag or the environment; registered as a secret."""
     key = (given if given is not None else os.environ.get(variable, "")).strip()
-    if not key:
+    if not key or not key.isascii() or not key.isprintable():
         raise UsageError(
-            f"no API key: pass {flag} or set {variable}; a local server without keys still needs "
-            f"some text, such as {flag} none"
+            f"no API key: pass one by {flag} or {variable}; a local server without keys still "
+            f"needs some text, such as {flag} none"
         )
-    if not key.isascii() or not key.isprintable():
-        raise UsageError(f"the API key ({flag} or {variable}) holds what no key has; copy it anew")
     keep_secret(key)
     return key
 
@@ -141,26 +140,26 @@ def add_endpoint_flags(parser: Parser, *, concurrency: int, timeout: int, one: s
     parser.switch("--allow-mixed", "resume a file made with other settings")
 
 
-def number(kind: type, fits: Callable[[Any], bool], wanted: str) -> Callable[[str], Any]:
-    """The type of a flag whose value is a number that `fits`."""
+def number(kind: type, wanted: str, least: float, most: float = 1e15) -> Callable[[str], Any]:
+    """The type of a flag whose value is a number; `wanted` tells people which."""
 
     def parse(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
-            value = math.nan  # fits nowhere
-        if not fits(value):
+            value = math.nan  # is neither small nor large
+        if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
         return value
 
     return parse
 
 
-positive_int = number(int, lambda n: n > 0, "a whole number above 0")
-non_negative_int = number(int, lambda n: n >= 0, "a whole number from 0 up")
-positive_float = number(float, lambda x: 0 < x < math.inf, "a number above 0")
-non_negative_float = number(float, lambda x: 0 <= x < math.inf, "a number from 0 up")
-probability = number(float, lambda x: 0 < x <= 1, "a number above 0 and at most 1")
+positive_int = number(int, "a whole number above 0", 1)
+non_negative_int = number(int, "a whole number from 0 up", 0)
+positive_float = number(float, "a number above 0", SMALL)
+non_negative_float = number(float, "a number from 0 up", 0)
+probability = number(float, "a number above 0 and at most 1", SMALL, 1)
 
 
 def duration(text: str) -> float:
@@ -179,31 +178,27 @@ def public_text(text: str) -> str:
 
 def json_object(text: str) -> Row:
     """The value of a flag that takes a JSON object, or `@` and the file that holds it."""
-
     try:
         if text.startswith("@"):
             text = Path(text[1:]).read_text("utf-8-sig")
         value = json.loads(text) if text.strip() else {}
         json.dumps(value, allow_nan=False)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{text[1:]}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"not JSON: {one_line(str(error), 80)}") from None
+    if not isinstance(value, dict) or "messages" in value:
+        raise argparse.ArgumentTypeError(
+            "not a JSON object without messages, such as '{\"top_k\": 40}'"
+        )
     keep_secrets_in(value)
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("not a JSON object such as '{\"top_k\": 40}'")
-    if "messages" in value:
-        raise argparse.ArgumentTypeError("must not hold `messages`: they are the benchmark's")
     return value
 
 
 def header(text: str) -> tuple[str, str]:
     """`Name=value` of a request header. Its value is kept out of every message."""
     name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-        raise argparse.ArgumentTypeError("not of the form NAME=VALUE")
-    if not value.isascii() or not value.isprintable():
-        raise argparse.ArgumentTypeError(f"the value of {name} must be printable ASCII")
+    sendable = re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) and value.isascii()
+    if not equals or not sendable or not value.isprintable():
+        raise argparse.ArgumentTypeError("not of the form NAME=VALUE in printable ASCII")
     for part in {value, *value.split()}:
         if len(part) >= 8 and part != "{chat_id}":
             keep_secret(part)

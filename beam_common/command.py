@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import os
 import resource
@@ -21,25 +20,16 @@ from beam_common.messages import StoppedEarly, UsageError, say
 from beam_common.rows import PROJECT
 
 SPARE_FILES = 64  # descriptors beside those of the connections
-NO_WAY_TO_A_FILE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
-
-
-class Terminated(SystemExit):
-    """A signal arrived outside the event loop."""
-
-    code: int
 
 
 def _terminate(number: int, frame: object) -> None:
-    raise Terminated(128 + number)
+    """A signal arrived outside the event loop."""
+    raise KeyboardInterrupt(number)
 
 
 def started_by(script: str) -> str:
     """How a program of ours is started from the working directory."""
-    path = str(PROJECT / script)
-    with contextlib.suppress(OSError):  # the working directory may have been deleted
-        path = os.path.relpath(path)
-    return f"python {shlex.quote(path)}"
+    return f"python {shlex.quote(os.path.relpath(PROJECT / script))}"
 
 
 def run(main: Callable[[], int]) -> NoReturn:
@@ -73,18 +63,14 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
         except BrokenPipeError:  # the reader of stdout has gone, as with `| head`
             _give_up_stdout()
             return 1
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             say("interrupted")
-            return 128 + signal.SIGINT
-        except Terminated as error:
-            return error.code
+            return 128 + int(error.args[0] if error.args else signal.SIGINT)
         except ModuleNotFoundError as error:
             if str(error.name).startswith("beam"):
                 raise
-            say(
-                f"error: the package {error.name} is not installed: pip install -r "
-                f"{shlex.quote(os.path.relpath(PROJECT / 'requirements.txt'))}"
-            )
+            requirements = shlex.quote(str(PROJECT / "requirements.txt"))
+            say(f"error: the package {error.name} is not installed: pip install -r {requirements}")
             return 2
         except Exception as error:
             return _unforeseen(error)
@@ -107,10 +93,10 @@ def _give_up_stdout() -> None:
 
 def _unforeseen(error: Exception) -> int:
     """Say what no program of ours expected; the exit code."""
-    if isinstance(error, OSError) and error.filename and error.errno in NO_WAY_TO_A_FILE:
+    if isinstance(error, OSError) and error.filename:
         say(f"error: {error.filename}: {error.strerror}; name another file, or change its rights")
         return 2
-    if isinstance(error, FileNotFoundError) and error.filename is None:
+    if isinstance(error, FileNotFoundError):
         say("error: the working directory is gone; change to one that is there")
         return 2
     if isinstance(error, OSError) and error.errno in NO_ROOM:  # stdout is a file on a full disk

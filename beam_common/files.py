@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import gzip
@@ -9,14 +10,14 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from beam_common.messages import StoppedEarly, UsageError, say
 
+GZIP = b"\x1f\x8b"  # how such a file begins
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-MAKE_ROOM = "make room or mend the drive, then start again"
 PLACEHOLDERS = {
     b"version https://git-lfs": "a Git LFS pointer, not the file itself: fetch it with `git lfs "
     "pull`",
@@ -36,13 +37,6 @@ def sha256_of_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def is_gzip(file: BinaryIO) -> bool:
-    """Whether a file just opened is a gzip file, whatever its name; it stays at its beginning."""
-    packed = file.read(2) == b"\x1f\x8b"
-    file.seek(0)
-    return packed
-
-
 def placeholder(content: bytes) -> str:
     """What stands in the place of a file, told by its beginning; empty where nothing does."""
     start = content[:200].removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -50,30 +44,31 @@ def placeholder(content: bytes) -> str:
 
 
 def open_maybe_gzip(path: Path) -> BinaryIO:
-    """The file's bytes, unpacked if it is a gzip file."""
-    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-    if not is_gzip(file):
-        return file
-    file.close()  # closing a reader of gzip would not
-    return gzip.open(path)  # type: ignore[return-value]
+    """The file's bytes, unpacked if it is a gzip file, whatever its name."""
+    with open(path, "rb") as file:
+        file.seek(0)  # OSError for a pipe, whose beginning would be lost
+        packed = file.read(2) == GZIP
+    return gzip.open(path) if packed else open(path, "rb")  # type: ignore[return-value]
 
 
 def sync(fd: int) -> None:
     """Flush a file to the disk. A drive that refuses this is told of once."""
-    try:
+    with _refusal_told("to flush files; a power loss may cost rows"):
         os.fsync(fd)
+
+
+_say_once = functools.cache(say)
+
+
+@contextlib.contextmanager
+def _refusal_told(what: str) -> Iterator[None]:
+    """Where the drive refuses something this is told once, and no error."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in REFUSED_BY_DRIVE:
             raise
-        _say_once(
-            f"warning: this drive refuses to flush files ({error.strerror}); a power loss may cost "
-            "rows"
-        )
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    say(text)
+        _say_once(f"warning: this drive refuses {what} ({error.strerror})")
 
 
 def check_regular(path: Path) -> None:
@@ -95,25 +90,19 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             file.flush()
             sync(file.fileno())
         if path.exists():
-            _keep_mode(path, temporary)
+            with _refusal_told("file modes"):
+                shutil.copymode(path, temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _keep_mode(path: Path, new: Path) -> None:
-    try:
-        shutil.copymode(path, new)
-    except OSError as error:
-        _say_once(f"warning: this drive refuses file modes ({error.strerror}): left as they are")
-
-
 def unwritable(path: Path, error: OSError, what: str = "--output") -> UsageError | StoppedEarly:
     """What to raise for a file that cannot be written: StoppedEarly where the disk is full."""
     reason = f"{path} cannot be written: {error.strerror or error}"
     if error.errno in NO_ROOM:
-        return StoppedEarly(f"{reason}; {MAKE_ROOM}")
+        return StoppedEarly(f"{reason}; make room or mend the drive, then start again")
     if isinstance(error, FileNotFoundError):
         return UsageError(f"{reason}; create the folder first")
     return UsageError(f"{reason}; name another {what}")

@@ -7,7 +7,6 @@ one complete line for each row.
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import re
@@ -37,7 +36,6 @@ VERDICT: Wanted = {
     "level": (int, float, NoneType),
 }
 BOM = b"\xef\xbb\xbf"
-DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 @dataclass(frozen=True)
@@ -109,23 +107,19 @@ def read_lines(path: Path, wanted: Wanted) -> Iterator[Line]:
                     raise UsageError(f"{path} is {what}")
                 if line:
                     yield line
-    except DAMAGED_GZIP as error:
-        problem = one_line(str(error), 80)
-        raise UsageError(f"{path}: damaged gzip file ({problem}); make or copy it anew") from error
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "damaged gzip file; make or copy it anew"
+        raise UsageError(f"{path}: {reason}") from error
 
 
 def read_rows(path: Path, wanted: Wanted, fate: str = "left out") -> Iterator[Row]:
     """The rows of a file; lines that are none are reported by number and left out."""
     for problem, lines in itertools.groupby(read_lines(path, wanted), lambda line: line.problem):
         if problem is None:
-            yield from (line.row for line in lines if line.row is not None)
+            yield from (line.row for line in lines if line.row)
         else:
-            numbers = [line.number for line in lines]
-            place = f"line {numbers[0]}"
-            if len(numbers) > 1:
-                place = f"lines {numbers[0]} to {numbers[-1]}"
+            first, *others = [line.number for line in lines]
+            place = f"lines {first} to {others[-1]}" if others else f"line {first}"
             say(f"warning: {path} {place}: {problem}; {fate}")
 
 

@@ -40,8 +40,7 @@ _NAMES_OF_SECRETS = re.compile(
 
 def keep_secret(text: str) -> None:
     """From now on `text` (a key, a password, a header's value) is hidden wherever it would show."""
-    number = text.isdigit() and len(text) < 8
-    if len(text) >= 4 and text.lower() not in _NO_SECRETS and not number:
+    if len(text) >= (8 if text.isdigit() else 4) and text.lower() not in _NO_SECRETS:
         _secrets.add(text)
 
 
@@ -66,27 +65,25 @@ def keep_secrets_in(value: Any, name: str = "") -> None:
 def redacted(text: str) -> str:
     """`text` without registered secrets and without `user:password@` in URLs."""
     text = _CREDENTIALS_IN_URL.sub(r"\1", text)
-    secrets = [s for s in _secrets if not any(s in known for known in _public)]
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= LONG_SECRET:
-            text = text.replace(secret, HIDDEN)
-        else:
-            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", HIDDEN, text)
+    for secret in sorted(_secrets, key=len, reverse=True):
+        if any(secret in known for known in _public):
+            continue
+        pattern = re.escape(secret)
+        if len(secret) < LONG_SECRET:
+            pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+        text = re.sub(pattern, HIDDEN, text)
     return text
 
 
-def without_secrets(value: Any) -> Any:
-    """A JSON value with every text redacted, and hidden whole where it is named like a secret."""
+def without_secrets(value: Any, name: str = "") -> Any:
+    """A JSON value with every text redacted, and hidden whole under a name such as `api_key`."""
     if isinstance(value, str):
-        return redacted(value)
+        return HIDDEN if _NAMES_OF_SECRETS.search(name) else redacted(value)
     if isinstance(value, Mapping):
-        return {
-            redacted(name): HIDDEN
-            if isinstance(item, str) and _NAMES_OF_SECRETS.search(name)
-            else without_secrets(item)
-            for name, item in value.items()
-        }
-    return [without_secrets(item) for item in value] if isinstance(value, list | tuple) else value
+        return {redacted(key): without_secrets(item, key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item, name) for item in value]
+    return value
 
 
 def one_line(text: str, limit: int = 300) -> str:
@@ -132,5 +129,5 @@ class Repeats:
     def flush(self) -> None:
         """Say how often the last message was repeated."""
         if self._count:
-            say(f"the same {self._count:,} more {'time' if self._count == 1 else 'times'}")
+            say(f"the same {plural(self._count, 'more time')}")
         self._last, self._count = "", 0

@@ -8,25 +8,10 @@ import fcntl
 import os
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
-from beam_common.files import (
-    MAKE_ROOM,
-    check_regular,
-    is_gzip,
-    sync,
-    unwritable,
-    write_whole,
-)
-from beam_common.jsonl import (
-    BOM,
-    Line,
-    Wanted,
-    encode_row,
-    latest,
-    read_lines,
-    supersedes,
-)
+from beam_common.files import GZIP, check_regular, sync, unwritable, write_whole
+from beam_common.jsonl import BOM, Line, Wanted, encode_row, latest, read_lines, supersedes
 from beam_common.messages import StoppedEarly, UsageError, say
 from beam_common.rows import Row, key_of
 
@@ -57,27 +42,27 @@ class RowLog:
         self.path, self.wanted = path, wanted
         self.rows: dict[Any, Row] = {}
         self._key, self._keep = key, keep
-        self._has_superseded = False
-        self._created = False
         self._size = 0
         self._fd = -1
-        self._pending: list[tuple[Row, asyncio.Future[None]]] = []
-        self._saving: asyncio.Task[None] | None = None
+        self._pending: list[Row] = []
+        self._saving = asyncio.Lock()
+        self._trouble: Exception | None = None
 
     def __enter__(self) -> Self:
         try:
             check_regular(self.path)
             self._open()
             self._read()
-        except OSError as error:
+        except BaseException as error:
             self._close()
-            raise unwritable(Path(error.filename or self.path), error) from error
-        except BaseException:
-            self._close()
+            if isinstance(error, OSError):
+                raise unwritable(Path(error.filename or self.path), error) from error
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
+        if not self._size and self._is_at_path():
+            self.path.unlink()  # a run that brought nothing leaves no file behind
         self._close()
 
     def append(self, rows: Sequence[Row]) -> None:
@@ -91,8 +76,7 @@ class RowLog:
         except OSError as error:
             with contextlib.suppress(OSError):  # else the next start finds a torn end
                 os.ftruncate(self._fd, self._size)
-            reason = f"{self.path} cannot be written: {error.strerror}"
-            raise StoppedEarly(f"{reason}; {MAKE_ROOM}") from error
+            raise StoppedEarly(str(unwritable(self.path, error))) from error
         for row in rows:
             self._note(row)
         if not self._is_at_path() or os.fstat(self._fd).st_size != self._size:
@@ -104,62 +88,45 @@ class RowLog:
     async def save(self, row: Row) -> None:
         """Append a row from the event loop; returns when it is durable.
 
-        The writing is done in a thread, rows that came meanwhile together.
+        The writing is done in a thread, rows that came meanwhile together. After trouble nothing
+        more is written.
         """
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pending.append((row, saved))
-        if self._saving is None or self._saving.done():
-            self._saving = asyncio.create_task(self._save_pending())
-        await saved
-
-    async def _save_pending(self) -> None:
-        while self._pending:
+        self._pending.append(row)
+        async with self._saving:
             batch, self._pending = self._pending, []
-            work = asyncio.to_thread(self.append, [row for row, _ in batch])
-            (trouble,) = await asyncio.gather(work, return_exceptions=True)
-            for _, saved in batch:
-                if isinstance(trouble, BaseException):
-                    saved.set_exception(trouble)
-                else:
-                    saved.set_result(None)
+            if batch and not self._trouble:
+                try:
+                    await asyncio.to_thread(self.append, batch)
+                except Exception as error:
+                    self._trouble = error
+        if self._trouble:
+            raise self._trouble
 
     def compact(self) -> None:
         """Leave one line a key: the one that counts. The last thing to be done with the log."""
-        if not self._has_superseded or not self._is_at_path():
+        if not self._is_at_path():
             return
-        rows = (
-            {"key": self._key(line.row), "error": line.row.get("error"), "start": line.start}
-            for line in read_lines(self.path, self.wanted)
-            if line.row is not None
-        )
-        kept = {row["start"] for row in latest(rows, lambda row: row["key"]).values()}
-
-        def write(file: BinaryIO) -> None:
-            for line in read_lines(self.path, self.wanted):
-                if line.row is None or line.start in kept:
-                    file.write(line.raw)
-
+        lines = list(read_lines(self.path, self.wanted))
+        rows = [{**line.row, "start": line.start} for line in lines if line.row]
+        kept = {row["start"] for row in latest(rows, self._key).values()}
+        if len(kept) == len(rows):
+            return
+        left = [line.raw for line in lines if not line.row or line.start in kept]
         try:
-            write_whole(self.path, write)
+            write_whole(self.path, lambda file: file.writelines(left))
         except OSError as error:
-            raise StoppedEarly(
-                f"{self.path} could not be cleared of replaced rows: {error.strerror}; nothing is "
-                "lost, start again"
-            ) from error
-        self._close()
+            raise StoppedEarly(str(unwritable(self.path, error))) from error
 
     # -- opening ---------------------------------------------------------------------------------
 
     def _open(self) -> None:
         access = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         while True:
-            created = not self.path.exists()
             self._fd = os.open(self.path, access, 0o666)
             self._lock()
             if self._is_at_path():
-                break
+                return
             self._close()  # another file took its place meanwhile
-        self._created = created  # it is ours: until it was locked it may have been another's
 
     def _lock(self) -> None:
         try:
@@ -177,24 +144,20 @@ class RowLog:
 
     def _is_at_path(self) -> bool:
         """Whether the open file is the one that the path names."""
-        try:
-            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
-        except OSError:
-            return False
+        return self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._fd))
 
     def _read(self) -> None:
-        with open(self.path, "rb") as file:
-            if is_gzip(file):
-                raise UsageError(f"{self.path} is a gzip file; unpack it first")
+        if os.pread(self._fd, 2, 0) == GZIP:
+            raise UsageError(f"{self.path} is a gzip file; unpack it first")
         self._size = os.fstat(self._fd).st_size
         damaged: list[Line] = []
         last: Line | None = None
         for last in read_lines(self.path, self.wanted):
-            if last.row is None:
-                damaged.append(last)
-            else:
+            if last.row:
                 self._note(last.row)
-        torn = damaged.pop() if last is not None and last.row is None else None
+            else:
+                damaged.append(last)
+        torn = damaged.pop() if last and not last.row else None
         if not self.rows and (damaged or (torn and not _may_be_torn(torn.raw))):
             raise UsageError(
                 f"{self.path} holds lines, but none of a run of this kind; it is left as it is: "
@@ -226,9 +189,7 @@ class RowLog:
 
     def _note(self, row: Row) -> None:
         key = self._key(row)
-        earlier = self.rows.get(key)
-        self._has_superseded |= earlier is not None
-        if supersedes(row, earlier):
+        if supersedes(row, self.rows.get(key)):
             self.rows[key] = self._keep(row)
 
     def _write(self, data: bytes) -> None:
@@ -239,11 +200,8 @@ class RowLog:
         self._size += len(data)
 
     def _close(self) -> None:
-        if self._fd < 0:
-            return
-        if self._created and os.fstat(self._fd).st_size == 0 and self._is_at_path():
-            self.path.unlink()  # a run that brought nothing leaves no file behind
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
         self._fd = -1
 
 

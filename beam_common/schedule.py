@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,16 +43,6 @@ class Group:
     def add(self, question: QuestionKey, item: Any) -> None:
         self.fresh.append(Job(self, question, item))
 
-    @property
-    def in_progress(self) -> bool:
-        """Opened, with a question not yet sent: what `--open-chats` counts."""
-        return bool(self.fresh or self.leaving)
-
-    @property
-    def over(self) -> bool:
-        """Nothing is in flight or in line."""
-        return not (self.fresh or self.due or self.flying)
-
 
 class Order:
     """Which request goes next.
@@ -60,37 +50,29 @@ class Order:
     A group is opened by one request; its others follow once the prefix is cached (`opener_first`),
     oldest group first. A new group is opened only while fewer than `open_limit` are in progress.
     While an opener waits for its next attempt the group's next job opens: nothing waits for a
-    request that is not running. An entry of the endpoint's cache is taken as lost after
-    `cache_life` seconds without a reply.
+    request that is not running. After a long time without a reply a prefix is taken as lost.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        open_limit: int,
-        opener_first: bool,
-        cache_life: float = WAITS.cache_life,
-    ) -> None:
+    def __init__(self, groups: Sequence[Group], open_limit: int, opener_first: bool) -> None:
         self.chats = len({job.question[0] for group in groups for job in group.fresh})
-        self._groups: Iterator[Group] = iter(groups)
-        self._open_limit = open_limit
-        self._opener_first = opener_first
-        self._cache_life = cache_life
+        self._groups = iter(groups)
+        self._open_limit, self._opener_first = open_limit, opener_first
         self._open: list[Group] = []
         self.over = False  # no job is left that was never sent
 
     def next(self, now: float) -> Job | None:
         """The job to send now; None when there is none. `now`: seconds of a monotonic clock."""
-        self._open = [group for group in self._open if not group.over]
+        self._open = [group for group in self._open if group.fresh or group.due or group.flying]
         for group in self._open:
             if self._opener_first and group.flying and not self._cached(group, now):
                 continue
             if group.due or group.fresh:
                 return self._send(group, now)
-        if sum(group.in_progress for group in self._open) >= self._open_limit:
+        in_progress = [group for group in self._open if group.fresh or group.leaving]
+        if len(in_progress) >= self._open_limit:
             return None
         opened = next(self._groups, None)
-        if opened is None:
+        if not opened:
             self.over = not any(group.fresh for group in self._open)
             return None
         self._open.append(opened)
@@ -131,4 +113,4 @@ class Order:
     def _cached(self, group: Group, now: float) -> bool:
         if group.last_piece is None:
             return False
-        return bool(group.flying) or now - group.last_piece < self._cache_life
+        return bool(group.flying) or now - group.last_piece < WAITS.cache_life

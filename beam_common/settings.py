@@ -31,19 +31,17 @@ LOCAL = re.compile(r"https?://(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])(:|/|$)"
 def load_sidecar(path: Path) -> Row | None:
     """What a sidecar holds; None where there is none. UsageError when it is no sidecar."""
     try:
-        content = json.loads(path.read_bytes())
+        content: Row = json.loads(path.read_bytes())
+        if not _is_like(content, SIDECAR) or not content.get("program", "").startswith("beam_"):
+            raise ValueError("not the settings of a run")
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError, OSError) as error:
         raise UsageError(
-            f"{path}: the settings of the earlier run cannot be read ({one_line(str(error), 80)}); "
-            "move the file away to go on without them, or write to another --output"
+            f"{path}: {one_line(str(error), 80)}; move the file away to go on without a record of "
+            "the settings, or write to another --output"
         ) from error
-    if not _is_like(content, SIDECAR) or not content.get("program", "").startswith("beam_"):
-        raise UsageError(
-            f"{path}: not the settings of a run; move the file away or write to another --output"
-        )
-    return dict(content)
+    return content
 
 
 def _is_like(value: Any, example: Any) -> bool:

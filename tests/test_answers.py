@@ -58,8 +58,7 @@ def test_what_holds_no_answers_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     (path,) = files(tmp_path, [])
     for place, message in {
         path: r"no answers yet in .*a\.jsonl; run beam_generate\.py first",
-        tmp_path / "missing.jsonl": r"does not exist; beam_generate\.py makes it",
-        tmp_path: "is not a file",
+        tmp_path / "missing.jsonl": r"missing\.jsonl: No such file",
     }.items():
         with pytest.raises(UsageError, match=message):
             read_answers([place])

@@ -71,13 +71,10 @@ def test_secrets_of_a_url_are_hidden_wherever_they_show(url: str, leak: str) -> 
 
 
 def test_a_key_comes_from_its_flag_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong, message in {
-        None: "pass --api-key or set BEAM_API_KEY; a local server without keys still needs some",
-        " ": "no API key",
-        "schlüssel": r"holds what no key has; copy it anew$",
-        "two\nlines": r"holds what no key has; copy it anew$",
-    }.items():
-        with pytest.raises(UsageError, match=message):
+    for wrong in (None, " ", "schlüssel", "two\nlines"):
+        with pytest.raises(
+            UsageError, match=r"^no API key: pass one by --api-key or BEAM_API_KEY;"
+        ):
             api_key(wrong, "BEAM_API_KEY", "--api-key")
     monkeypatch.setenv("BEAM_API_KEY", " env-key\n")
     assert api_key("flag-key", "BEAM_API_KEY", "--api-key") == "flag-key"
@@ -150,7 +147,7 @@ def test_values_of_headers_and_keys_in_a_json_file_are_secrets(tmp_path: Path) -
         ("sk-hunter2-and-more", "unrecognized arguments: [hidden] (see"),
         ("--timeout one", "argument --timeout: 'one' is not a number above 0 (see"),
         ("--max-outage 5", "'5' is not a time such as 90s, 30m or 6h"),
-        ("--header hunter2", "argument --header: not of the form NAME=VALUE (see"),
+        ("--header hunter2", "argument --header: not of the form NAME=VALUE in"),
     ],
 )
 def test_a_wrong_argument_is_one_line_without_a_key(argv: str, shown: str) -> None:
@@ -279,11 +276,6 @@ def test_more_connections_than_files_may_be_open() -> None:
     assert "may open 100 files (ulimit -n): fewer requests in flight" in err
 
 
-def test_commands_are_shown_as_they_are_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(PROJECT)
-    assert started_by("beam_judge.py") == "python beam_judge.py"
-    monkeypatch.chdir(tmp_path)
-    tmp_path.rmdir()
-    assert started_by("beam_judge.py") == f"python {PROJECT}/beam_judge.py"
+def test_commands_are_shown_as_they_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT / "docs")
+    assert started_by("beam_judge.py") == "python ../beam_judge.py"

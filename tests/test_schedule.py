@@ -18,7 +18,7 @@ def order_of(*sizes: int, open_limit: int = 2, opener_first: bool = True) -> Ord
     for group, size in zip(groups, sizes, strict=True):
         for n in range(size):
             group.add((group.item, "abstention", n), f"{group.item}{n}")
-    return Order(groups, open_limit, opener_first, cache_life=240.0)
+    return Order(groups, open_limit, opener_first)
 
 
 def drain(order: Order, now: float = 0.0) -> list[Job]:
