@@ -43,6 +43,11 @@ class Group:
     def add(self, question: QuestionKey, item: Any) -> None:
         self.fresh.append(Job(self, question, item))
 
+    @property
+    def over(self) -> bool:
+        """Nothing is in flight or in line."""
+        return not (self.fresh or self.due or self.flying)
+
 
 class Order:
     """Which request goes next.
@@ -62,7 +67,7 @@ class Order:
 
     def next(self, now: float) -> Job | None:
         """The job to send now; None when there is none. `now`: seconds of a monotonic clock."""
-        self._open = [group for group in self._open if group.fresh or group.due or group.flying]
+        self._open = [group for group in self._open if not group.over]
         for group in self._open:
             if self._opener_first and group.flying and not self._cached(group, now):
                 continue
