@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,28 +52,31 @@ def describe(paths: Sequence[Path], allow_mixed: bool) -> Row:
     """
     records = [load_sidecar(sidecar_path(path, ".run.json")) or {} for path in paths]
     first = records[0]
-    mixed = any(record.get("mixed", False) for record in records)
+    mixed = False
+    selected: Row = {}
+    shrunk: Row = {}
+    served: Counter[str] = Counter()
     for path, record in zip(paths, records, strict=True):
         found = differences(first, record)
-        mixed = mixed or bool(found)
+        mixed |= bool(found) or record.get("mixed", False)
         if found and not allow_mixed:
             raise UsageError(
                 f"--answers: {path} was made with other settings than {paths[0]}: "
                 f"{'; '.join(found)}; judge each into an --output of its own, or accept mixed "
                 "scores with --allow-mixed"
             )
-    selected: dict[str, dict[str, int]] = {}
-    shrunk: dict[str, int] = {}
-    served: Counter[str] = Counter()
-    for record in records:
         served.update(record.get("served", {}))
         shrunk |= record.get("shrunk", {})
         for chat, abilities in record.get("selected", {}).items():
             selected[chat] = {**selected.get(chat, {}), **abilities}
-    answers = {name: first.get(name, {}) for name in ("settings", "data")}
-    answers |= {"mixed": mixed, "served": dict(served), "shrunk": shrunk}
     return {
-        "answers": answers,
+        "answers": {
+            "settings": first.get("settings", {}),
+            "data": first.get("data", {}),
+            "mixed": mixed,
+            "served": dict(served),
+            "shrunk": shrunk,
+        },
         "selected": selected if all(records) else {},
         "missing_shards": missing_shards(records),
     }
@@ -85,6 +87,6 @@ def missing_shards(records: Sequence[Json]) -> list[str]:
     there = {shard for record in records for shard in record.get("shard", [])}
     if "1/1" in there:
         return []
-    parts = {int(found[1]) for shard in there if (found := re.fullmatch(r"\d+/(\d+)", shard))}
+    parts = {int(shard.partition("/")[2]) for shard in there}
     wanted = [f"{i}/{n}" for n in sorted(parts) for i in range(1, n + 1)]
     return [shard for shard in wanted if shard not in there]

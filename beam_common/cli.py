@@ -45,10 +45,10 @@ def normalise_base_url(text: str, flag: str) -> str:
     text = text.strip()
     try:
         parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        usable = re.match(r"https?://\S+$", text) and parts.hostname and parts.port != 0
     except ValueError:
         usable = None
-    if not usable or re.search(r"\s", text):
+    if not usable:
         shown = one_line(text.rpartition("@")[2].partition("?")[0])
         raise UsageError(
             f"{flag} {shown!r} is not a URL; give one such as http://localhost:8000/v1"
@@ -199,9 +199,8 @@ def header(text: str) -> tuple[str, str]:
     sendable = re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) and value.isascii()
     if not equals or not sendable or not value.isprintable():
         raise argparse.ArgumentTypeError("not of the form NAME=VALUE in printable ASCII")
-    for part in {value, *value.split()}:
-        if len(part) >= 8 and part != "{chat_id}":
-            keep_secret(part)
+    if len(value) >= 8:
+        keep_secret(value)
     return name, value
 
 

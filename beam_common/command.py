@@ -10,7 +10,6 @@ import resource
 import shlex
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
@@ -48,10 +47,9 @@ def command(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
     @functools.wraps(main)
     def wrapped(argv: Sequence[str] | None = None) -> int:
         _prepare_streams()
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) == signal.SIG_DFL:  # an ignored one stays ignored
-                    signal.signal(number, _terminate)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:  # an ignored one stays ignored
+                signal.signal(number, _terminate)
         try:
             return main(argv)
         except UsageError as error:
@@ -114,32 +112,23 @@ def _unforeseen(error: Exception) -> int:
 @contextlib.contextmanager
 def signals_caught(handler: Callable[[int], None]) -> Iterator[None]:
     """In an event loop: let `handler` have SIGINT, SIGTERM, SIGHUP; ignored ones stay ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {n: signal.getsignal(n) for n in signals if signal.getsignal(n) != signal.SIG_IGN}
-    for number in before:
-        loop.add_signal_handler(number, handler, number)
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, earlier)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, handler, number)
+    yield  # the loop takes its handlers away when it is closed
 
 
 def connections_allowed(wanted: int) -> int:
     """`wanted`, or as many as the system lets this process have; raises its soft limit for them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + SPARE_FILES
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    for limit in (needed, hard):
+        if 0 <= soft < needed:  # -1 is no limit
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+                soft = limit
+    if not 0 <= soft < needed:
         return wanted
-    allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        soft = allowed
-    if soft < needed:
-        say(f"warning: this process may open {soft:,} files (ulimit -n): fewer requests in flight")
-    return max(1, min(wanted, soft - SPARE_FILES))
+    say(f"warning: this process may open {soft:,} files (ulimit -n): fewer requests in flight")
+    return max(1, soft - SPARE_FILES)

@@ -84,14 +84,14 @@ def _is_odd(name: str, value: Any) -> bool:
 
 def parse_line(number: int, start: int, raw: bytes, wanted: Wanted) -> Line | None:
     """The line as a row of the wanted kind or with its problem; None for a blank line."""
-    content = (raw.removeprefix(BOM) if number == 1 else raw).strip(b" \t\r\n")
-    if not content:
+    if not raw.strip():
         return None
+    row = None
     try:
-        row = json.loads(content.decode("utf-8"))
+        row = json.loads(raw)  # with a byte order mark, too
+        problem = problem_of(row, wanted)
     except (ValueError, RecursionError) as error:
-        return Line(number, start, raw, None, one_line(str(error), 100))
-    problem = problem_of(row, wanted)
+        problem = one_line(str(error), 100)
     return Line(number, start, raw, None if problem else row, problem)
 
 

@@ -29,7 +29,7 @@ _public: set[str] = set()
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CREDENTIALS_IN_URL = re.compile(r"(\w{1,20}://)[^/?\s]*@")
 # What people pass where no key is needed. Hiding these words would only make messages unreadable.
-_NO_SECRETS = {"none", "null", "true", "false", "empty", "test", "dummy", "fake", "local", "no-key"}
+_NO_SECRETS = set("none null true false empty test dummy fake local no-key {chat_id}".split())
 _NAMES_OF_SECRETS = re.compile(
     r"(^|[_-]|api|access|secret|private)"
     r"(api-?key|(?<!cache_)key|secret|password|passwd|pwd|auth(orization)?|bearer|credentials?|cookie)$"
@@ -39,9 +39,13 @@ _NAMES_OF_SECRETS = re.compile(
 
 
 def keep_secret(text: str) -> None:
-    """From now on `text` (a key, a password, a header's value) is hidden wherever it would show."""
-    if len(text) >= (8 if text.isdigit() else 4) and text.lower() not in _NO_SECRETS:
-        _secrets.add(text)
+    """From now on `text` (a key, a password, a header's value) is hidden wherever it would show.
+
+    Its longer words are, too, such as the key after `Bearer`.
+    """
+    for part in (text, *(word for word in text.split() if len(word) >= 8)):
+        if len(part) >= (8 if part.isdigit() else 4) and part.lower() not in _NO_SECRETS:
+            _secrets.add(part)
 
 
 def keep_public(text: str) -> None:
@@ -58,8 +62,7 @@ def keep_secrets_in(value: Any, name: str = "") -> None:
         for item in value:
             keep_secrets_in(item, name)
     elif isinstance(value, str) and _NAMES_OF_SECRETS.search(name):
-        for part in {value, *(word for word in value.split() if len(word) >= 8)}:
-            keep_secret(part)
+        keep_secret(value)
 
 
 def redacted(text: str) -> str:

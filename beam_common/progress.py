@@ -19,13 +19,14 @@ BAR_FORMAT = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remainin
 class Progress:
     """`status` gives what follows the counts, the most important first: a narrow bar is cut."""
 
+    _told = 0.0
+    _bar: Any = None
+    interval = PLAIN_SECONDS
+
     def __init__(self, total: int, done: int, unit: str, status: Callable[[], str]) -> None:
         self._total, self._done, self._unit, self._status = total, done, unit, status
-        self._first_done, self._started = done, time.monotonic()
-        self._shown = self._started
-        self._told = 0.0
-        self._bar: Any = None
-        self.interval = PLAIN_SECONDS
+        self._first_done = done
+        self._started = self._shown = time.monotonic()
         if _has_known_width():
             import tqdm
 
@@ -59,15 +60,11 @@ class Progress:
             self._bar.set_postfix_str(self._status())
         elif now - self._shown >= PLAIN_SECONDS:
             self._shown = now
-            done = f"{self._done:,} of {self._total:,} {self._unit}s"
-            say(f"{done}, {self._status()}{self._left(now)}")
-
-    def _left(self, now: float) -> str:
-        new = self._done - self._first_done
-        if not new:
-            return ""
-        left = (now - self._started) / new * (self._total - self._done)
-        return f", about {duration_text(left)} left"
+            text = f"{self._done:,} of {self._total:,} {self._unit}s, {self._status()}"
+            if new := self._done - self._first_done:
+                left = (now - self._started) / new * (self._total - self._done)
+                text += f", about {duration_text(left)} left"
+            say(text)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -83,10 +80,9 @@ def _has_known_width() -> bool:
 
 def short_count(n: int) -> str:
     """`950`, `12.3k`, `34.9M`, for lines without much room."""
-    for size, unit in ((1_000_000, "M"), (1_000, "k")):
-        if n >= size:
-            return f"{n / size:.1f}{unit}"
-    return str(n)
+    if n >= 1_000_000:
+        return f"{n / 1_000_000:.1f}M"
+    return f"{n / 1_000:.1f}k" if n >= 1_000 else str(n)
 
 
 def duration_text(seconds: float) -> str:

@@ -32,6 +32,10 @@ class RowLog:
     it. Raises UsageError when the file is locked, foreign or cannot be opened.
     """
 
+    _size = 0
+    _fd = -1
+    _trouble: Exception | None = None
+
     def __init__(
         self,
         path: Path,
@@ -42,11 +46,8 @@ class RowLog:
         self.path, self.wanted = path, wanted
         self.rows: dict[Any, Row] = {}
         self._key, self._keep = key, keep
-        self._size = 0
-        self._fd = -1
         self._pending: list[Row] = []
         self._saving = asyncio.Lock()
-        self._trouble: Exception | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -165,8 +166,7 @@ class RowLog:
             )
         for line in damaged:
             say(
-                f"warning: {self.path} line {line.number} is damaged ({line.problem}); left as it "
-                "is, and not counted"
+                f"warning: {self.path} line {line.number} is damaged: {line.problem}; left as it is"
             )
         if torn:
             self._set_aside(torn)
@@ -179,8 +179,6 @@ class RowLog:
         check_regular(place)
         with open(place, "ab") as file:
             file.write(torn.raw.rstrip(b"\n") + b"\n")
-            file.flush()
-            sync(file.fileno())
         self._size = torn.start
         os.ftruncate(self._fd, self._size)
         say(f"warning: {self.path} line {torn.number} was torn; moved to {place}")

@@ -66,32 +66,26 @@ def save_sidecar(path: Path, content: Json) -> None:
 def differences(recorded: Json, now: Json) -> list[str]:
     """What differs between two records in what binds: settings, data, and those of the answers.
 
-    One text each: `temperature (recorded 1.0, now 0.7)`. Addresses of this machine are one.
+    One text each: `temperature (recorded 1.0, now 0.7)`. Addresses of this machine are one, and
+    data files are known by their digests, whatever they are called.
     """
-    found = _different("", recorded.get("settings", {}), now.get("settings", {}))
-    data = [_data_of(record) for record in (recorded, now)]
-    if data[0] != data[1]:
-        tags = [record.get("data", {}).get("tag", "") for record in (recorded, now)]
-        found += _different("data", *(tags if tags[0] != tags[1] and all(tags) else data))
+    found: list[str] = []
+    for part in ("settings", "data"):
+        found += _different("", recorded.get(part, {}), now.get(part, {}))
     if "answers" in recorded or "answers" in now:
         of_answers = differences(recorded.get("answers", {}), now.get("answers", {}))
         found += [f"{text} of the answers" for text in of_answers]
     return found
 
 
-def _data_of(record: Json) -> str:
-    """The data files by their digests, whatever they are called."""
-    data = record.get("data", {})
-    return " ".join(str(data.get(f"{part}_sha256", ""))[:12] for part in ("questions", "chats"))
-
-
 def _different(name: str, recorded: Any, now: Any) -> list[str]:
     if isinstance(recorded, dict) and isinstance(now, dict):
-        names = dict.fromkeys([*recorded, *now])
-        parts = (_different(name, recorded.get(name), now.get(name)) for name in names)
-        return [text for part in parts for text in part]
+        found: list[str] = []
+        for key in {**recorded, **now}:
+            found += _different(key, recorded.get(key), now.get(key))
+        return found
     here = name == "base_url" and LOCAL.match(str(recorded)) and LOCAL.match(str(now))
-    if here or recorded == now:
+    if here or name == "tag" or recorded == now:
         return []
     return [f"{name} (recorded {_shown(recorded)}, now {_shown(now)})"]
 
@@ -112,28 +106,26 @@ def bind_settings(path: Path, new: Row, *, binding: bool, allow_mixed: bool) -> 
     """
     new = without_secrets({"version": VERSION, **new})
     earlier = load_sidecar(path) or {}
-    for name in ("program", "output"):
-        other = earlier.get(name, new[name])
-        renamed = name == "output" and not (path.parent / str(other)).exists()
-        if other != new[name] and not renamed:
-            raise UsageError(
-                f"{path} holds the settings of {other}, which this run would replace; name another "
-                "--output"
-            )
+    known = new | earlier
+    output = new["output"]
+    renamed = not (path.parent / known["output"]).exists()
+    if known["program"] != new["program"] or not (renamed or known["output"] == output):
+        raise UsageError(
+            f"{path} holds the settings of {known['output']} by {known['program']}, which this run "
+            "would replace; name another --output"
+        )
     if not binding:
         return new, {}
-    output = new["output"]
     if not earlier:
         say(f"warning: what {output} holds has no record of its settings; they are unknown")
-    found = differences(earlier, new) if earlier else []
+    found = "; ".join(differences(earlier, new)) if earlier else ""
     if found and not allow_mixed:
         raise UsageError(
-            f"{output} was made with other settings: {'; '.join(found)}. Go on with the recorded "
-            f"ones ({path.name}), write to another --output, or accept a mixed file with "
-            "--allow-mixed"
+            f"{output} was made with other settings: {found}. Go on with the recorded ones "
+            f"({path.name}), write to another --output, or accept a mixed file with --allow-mixed"
         )
     if found:
-        say(f"warning: {output} gets mixed, as all that is made of it will say: {'; '.join(found)}")
+        say(f"warning: {output} gets mixed, as all that is made of it will say: {found}")
     record = {**earlier, **new, "started": [*earlier.get("started", []), *new["started"]]}
     if found or not earlier:
         record["mixed"] = True

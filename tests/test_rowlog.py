@@ -297,7 +297,7 @@ def test_compaction_leaves_damage_and_the_lines_that_count_as_they_are(
     path.write_bytes(lines_of(answer(0, "old")) + b"null\n" + crlf + new)
     path.chmod(0o664)
     with RowLog(path, ANSWER) as log:
-        assert "line 2 is damaged (not a JSON object); left as it is" in capsys.readouterr().err
+        assert "line 2 is damaged: not a JSON object; left as it is" in capsys.readouterr().err
         log.append([answer(3)])
         log.compact()
     counting = lines_of(answer(0, "new"), answer(2), answer(3))
