@@ -32,7 +32,8 @@ _CREDENTIALS_IN_URL = re.compile(r"(\w{1,20}://)[^/?\s]*@")
 _NO_SECRETS = set("none null true false empty test dummy fake local no-key {chat_id}".split())
 _NAMES_OF_SECRETS = re.compile(
     r"(^|[_-]|api|access|secret|private)"
-    r"(api-?key|(?<!cache_)key|secret|password|passwd|pwd|auth(orization)?|bearer|credentials?|cookie)$"
+    r"(api-?key|(?<!cache_)key|secret|password|passwd|pwd|auth(orization)?|bearer|credentials?"
+    r"|cookie)$"
     r"|^((access|api|auth|bearer|hf|id|refresh|x)[_-]?)*token$",
     re.IGNORECASE,
 )

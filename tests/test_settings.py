@@ -205,7 +205,7 @@ def test_selected_questions_add_up_over_the_runs_of_a_file() -> None:
     first = counted([{"chat_id": 1, "question_type": a} for a in "aabb"], {})  # type: ignore[misc]
     assert first == {"1": {"a": 2, "b": 2}}
     rows = [("2", "a"), ("2", "a"), (1, "a")]
-    both = counted([{"chat_id": c, "question_type": a} for c, a in rows], first)  # type: ignore[misc]
+    both = counted([{"chat_id": c, "question_type": a} for c, a in rows], first)
     assert both == {"1": {"a": 2, "b": 2}, "2": {"a": 2}}
 
 
